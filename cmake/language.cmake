@@ -27,13 +27,19 @@ function(neuraldbg_target name)
   target_compile_definitions(${name} PUBLIC NEURALDBG_VERSION="${PROJECT_VERSION}")
 endfunction()
 
-# neuraldbg_test(name SOURCES … LINK …): a GoogleTest binary registered with ctest under `name`.
+# neuraldbg_test(name [SANITIZED] SOURCES … LINK …): a GoogleTest binary registered with ctest under `name`. SANITIZED ones are
+# what `./run test` also builds and runs under ThreadSanitizer and AddressSanitizer (target sanitized_tests, ctest -L).
+add_custom_target(sanitized_tests)
 function(neuraldbg_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "SANITIZED" "" "SOURCES;LINK" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${name} ${ARG_SOURCES})
   neuraldbg_target(${name})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+  if(ARG_SANITIZED)
+    add_dependencies(sanitized_tests ${name})
+    set_tests_properties(${name} PROPERTIES LABELS sanitized)
+  endif()
 endfunction()
