@@ -30,6 +30,7 @@ enum class Statistic : std::uint8_t {
   kGradientZero, kChanged,
   // OPTIMIZER
   kLearningRate, kLossScale, kWeightDecay, kBeta1, kBeta2, kEpsilon, kParameterCount, kSkippedTotal,
+  kGradientNorm, kUpdateNorm, kObservedCount,  // over the parameters observed this step
   // LOSS
   kLoss, kLabelCount, kLabelIgnored, kLabelMean, kLabelRms, kLogitGradientSumAbs, kLogsumexp, kLossKind, kReduction,
   kClassCount, kNonfinite,
