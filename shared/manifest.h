@@ -136,11 +136,16 @@ class ManifestWriter {
   ManifestWriter& operator=(const ManifestWriter&) = delete;
   void Reset(std::span<std::byte> region) noexcept;
   Error Append(const ManifestEntry& entry) noexcept;
+  // Further appends return kDisabled without touching the region or the mutex, which a forked child may have inherited
+  // in a locked state.
+  void Disable() noexcept;
 
  private:
+  std::atomic<bool> enabled_{false};
   std::mutex mutex_;
   std::span<std::byte> region_;
   std::uint64_t committed_ = 0;
+  std::uint32_t generation_ = 0;
 };
 
 // Reader end: a cursor over one region. Not thread-safe; one owner.
@@ -151,14 +156,17 @@ class ManifestReader {
   // first entry that contradicts itself; entries before it were delivered.
   Error Poll(const std::function<void(const ManifestEntry&)>& visit);
   std::uint64_t cursor() const noexcept { return cursor_; }
+  std::uint32_t overflowed() const noexcept;  // entries the writer had no room for
 
  private:
   std::span<const std::byte> region_;
   std::uint64_t cursor_ = 0;
+  std::uint32_t generation_ = 0;
   bool corrupt_ = false;
 };
 
-// Serialisation of one entry; also used by the store to keep manifests. Decode returns kCorrupt for anything malformed.
+// Serialisation of one entry; also used by the store to keep manifests. Decode returns kCorrupt for anything malformed,
+// kNotFound for a type of a later release (to be skipped).
 void EncodeManifestEntry(const ManifestEntry& entry, std::vector<std::byte>& out);
 Result<ManifestEntry> DecodeManifestEntry(std::uint16_t type, std::span<const std::byte> body);
 std::uint16_t ManifestEntryType(const ManifestEntry& entry) noexcept;

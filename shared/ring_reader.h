@@ -77,6 +77,10 @@ class SegmentReader {
   bool poisoned() const noexcept;
   bool Pending() const noexcept;  // something is published and not yet drained
 
+  // The last records that found their lane full, lane by lane, oldest first; at most 511 a lane. Empty while the owner
+  // lives. They stay counted as dropped: they explain a crash, they do not complete a step.
+  std::vector<Record> ReadBlackBox() const;
+
   // Removes the file. Only for segments whose owner is dead or closed and that are drained and durable.
   void Unlink() noexcept;
 
