@@ -1,0 +1,141 @@
+"""What one live session consists of, put together and taken apart in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from neuraldbg import compiled, loss, scaler
+from neuraldbg.cadence import Cadence
+from neuraldbg.config import Config
+from neuraldbg.identity import Identity
+from neuraldbg.native import Segment, SessionOptions
+from neuraldbg.observer import Observer, module_paths, parameter_names
+from neuraldbg.optimizer import StepWatch
+from neuraldbg.session import SessionStatus
+from neuraldbg.sites import SiteTable
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The checked arguments of attach()."""
+
+    models: list[tuple[str, nn.Module]]
+    optimizers: list[torch.optim.Optimizer]
+    watch: Callable[[str], bool]
+    cadence: int | None  # None: as the budget allows
+    budget: float
+    scaler: Any
+    start_step: int
+
+
+class Attachment:
+    """Owns segment, hooks and wrappers. Created and closed by the training thread.
+
+    The constructor raises SegmentError or OSError when the segment cannot be made; the models are then untouched.
+    """
+
+    def __init__(self, config: Config, identity: Identity, plan: Plan) -> None:
+        modules = list(module_paths(plan.models))
+        self.segment = _create_segment(config, identity, plan.start_step, compiled.is_compiled(modules))
+        self._first_step = plan.start_step
+        self._graphs_before = compiled.recompiles()
+        sites = SiteTable(self.segment)
+        self._sites = sites
+        self._cadence = Cadence(plan.cadence, plan.budget)
+        self.steps = StepWatch(self.segment, sites, self._cadence, self._on_step_end)
+        self.observer = Observer(self.segment, sites, plan.models, plan.watch, self.steps)
+        self.loss = loss.LossWatch(sites, self.steps.suspect_loss, lambda: self.steps.microbatches > 0)
+        late = compiled.prepare(modules)
+        self.observer.install()
+        self.steps.add_parameters(parameter_names(plan.models))
+        self.observer.parameter_count = len(self.steps.parameters)
+        self.steps.set_scaler(plan.scaler)
+        for optimizer in plan.optimizers:
+            self.steps.add_optimizer(optimizer)
+        self._adoption = None if plan.optimizers else register_optimizer_step_pre_hook(self._adopt)
+        loss.start_watching(self.loss)
+        scaler.start_watching(self.steps)
+        if late:
+            self.segment.add_mark(
+                plan.start_step, "attached after the first compiled call; the model is compiled once more"
+            )
+
+    def _adopt(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Without an optimizer argument, the first one that is called with parameters of the model counts the steps."""
+        if self._adoption is None or self.steps.watches(optimizer):
+            return
+        known = {id(watched.value) for watched in self.steps.parameters}
+        if any(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
+            self._adoption.remove()
+            self._adoption = None
+            self.steps.adopt(optimizer)
+
+    def _on_step_end(self) -> None:
+        self.observer.finish_planning()
+        self.loss.step_ended()
+        self.steps.count_recompiles(compiled.recompiles() - self._graphs_before)
+
+    def end_step(self) -> None:
+        self.steps.end(applied=True)
+
+    def close_step(self) -> None:
+        """Closes a step that has begun, so that what it holds can be read: the last records before a crash, say."""
+        if self.segment.status().records_this_step > 0:
+            self.steps.end(applied=False, unannounced=True)
+
+    @property
+    def last_step(self) -> int | None:
+        """Number of the last step that was closed."""
+        return self._first_step + self.steps.ended - 1 if self.steps.ended else None
+
+    def status(self, run: str, rank: int) -> SessionStatus:
+        status = self.segment.status()
+        return SessionStatus(
+            run=run,
+            rank=rank,
+            enabled=bool(status.enabled),
+            step=int(status.step),
+            records=int(status.attempts),
+            dropped=int(status.dropped),
+            sites=self._sites.planned(),
+            level=self.observer.level.name.lower(),
+            graph_exact=self.observer.graph_exact,
+            cadence=self._cadence.interval,
+            agent_seconds=status.agent_ns / 1e9,
+            segment=self.segment.path,
+        )
+
+    def close(self) -> None:
+        """Takes everything off the models and out of torch again. Each part on its own: none may keep another."""
+        if self._adoption is not None:
+            self._adoption.remove()
+            self._adoption = None
+        loss.stop_watching(self.loss)
+        scaler.stop_watching(self.steps)
+        self.steps.close()
+        self.observer.close()
+        self.segment.close()
+
+
+def _create_segment(config: Config, identity: Identity, start_step: int, is_compiled: bool) -> Segment:
+    return Segment(
+        SessionOptions(
+            shm_directory=str(config.shm_directory).encode(),
+            run_name=config.run.encode(),
+            launch=identity.launch.encode(),
+            host=platform.node().encode(),
+            framework=f"torch {torch.__version__}".encode(),
+            rank=identity.rank,
+            world_size=identity.world_size,
+            incarnation=identity.incarnation,
+            start_step=start_step,
+            compiled=is_compiled,
+        )
+    )

@@ -1,0 +1,233 @@
+"""session.diagnose(): the Diagnosis message of the daemon as Python objects.
+
+neuraldbgctl is run as a subprocess, because gRPC and protobuf must not be loaded into a training process (libtorch
+exports protobuf symbols, and the two clash).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+from typing import Any
+
+from neuraldbg import daemon
+
+# HEALTHY, FAULT, UNSURE or INCOMPLETE_DATA: the exit codes with which the client prints a diagnosis.
+_EXIT_CODES_WITH_DIAGNOSIS = (0, 1, 5)
+_GRACE_SECONDS = 5.0  # for the client itself to start and print, beyond the time that it may wait for the daemon
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """One observed value, with the range that was expected of the statistic (NaN bounds: none)."""
+
+    site: str
+    step: int
+    observed: float
+    statistic: str
+    expected_low: float
+    expected_high: float
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainLink:
+    """One link from cause to symptom, with the share of the change that it explains."""
+
+    site: str
+    module: str
+    step: int
+    phase: str
+    share: float
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Notice:
+    """An early warning or a piece of information; never part of the verdict."""
+
+    step: int
+    rank: int
+    kind: str
+    module: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BlindSpot:
+    """A site that should have reported and did not."""
+
+    site: str
+    rank: int
+    step: int
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One ranked cause."""
+
+    incident: int
+    kind: str
+    module: str
+    site: str
+    rank: int
+    step: int
+    detected_at_step: int
+    phase: str
+    confidence: float
+    summary: str
+    remedy: str
+    evidence: tuple[Evidence, ...]
+    chain: tuple[ChainLink, ...]
+    equivalents: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A diagnosis. `error` says why there is none; the verdict is then INCOMPLETE_DATA, never HEALTHY."""
+
+    run: str
+    verdict: str
+    hypotheses: tuple[Hypothesis, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    blind_spots: tuple[BlindSpot, ...] = ()
+    warm: bool = False
+    steps_seen: int = 0
+    ranks_seen: tuple[int, ...] = ()
+    error: str = ""
+    message: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def cause(self) -> Hypothesis | None:
+        """The leading hypothesis."""
+        return self.hypotheses[0] if self.hypotheses else None
+
+    def __str__(self) -> str:
+        """Verdict, why, and what to do next."""
+        lines = [f"Verdict  {self.verdict}  run {self.run}, {self.steps_seen} steps"]
+        if self.error:
+            return "\n".join(
+                [*lines, f"Why      {self.error}", "Next     start neuraldbgd, then neuraldbgctl diagnose"]
+            )
+        for hypothesis in self.hypotheses:
+            lines.append(f"Why      {hypothesis.summary} (confidence {hypothesis.confidence:.2f})")
+            lines.extend(
+                f"         {evidence.site}: {evidence.note}" for evidence in hypothesis.evidence if evidence.note
+            )
+            if hypothesis.equivalents:
+                lines.append(f"         not to be told apart from: {', '.join(hypothesis.equivalents)}")
+            if hypothesis.remedy:
+                lines.append(f"Next     {hypothesis.remedy}")
+        lines.extend(f"Notice   {notice.text}" for notice in self.notices)
+        lines.extend(f"Blind    {spot.site}: {spot.text}" for spot in self.blind_spots)
+        return "\n".join(lines)
+
+
+def diagnose(run: str, step: int | None, timeout: float, address: str, data_directory: str) -> Report:
+    """Asks the daemon, which answers once it has consumed `step` or `timeout` seconds are over. Never raises."""
+    client = daemon.binary("neuraldbgctl")
+    if client is None:
+        return Report(run, "INCOMPLETE_DATA", error="neuraldbgctl is not installed")
+    command = [client, "diagnose", run, "-o", "json", "--timeout", f"{timeout:g}"]
+    if step is not None:
+        command += ["--wait-step", str(step)]
+    environment = os.environ | {"NEURALDBG_ADDRESS": address, "NEURALDBG_DATA_DIR": data_directory}
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout + _GRACE_SECONDS,
+            env=environment,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Report(run, "INCOMPLETE_DATA", error=f"neuraldbgctl did not answer: {error}")
+    if done.returncode not in _EXIT_CODES_WITH_DIAGNOSIS:
+        text = done.stderr.decode("utf-8", "replace").strip() or f"neuraldbgctl ended with {done.returncode}"
+        return Report(run, "INCOMPLETE_DATA", error=text)
+    try:
+        return parse(json.loads(done.stdout), run)
+    except (ValueError, TypeError, AttributeError) as error:
+        return Report(run, "INCOMPLETE_DATA", error=f"neuraldbgctl printed no diagnosis: {error}")
+
+
+def parse(message: dict[str, Any], run: str) -> Report:
+    """A Report from the protobuf JSON mapping of neuraldbg.v1.Diagnosis."""
+    message = message.get("diagnosis", message)
+    return Report(
+        run=str(message.get("run") or run),
+        verdict=str(message.get("verdict", "INCOMPLETE_DATA")),
+        hypotheses=tuple(_hypothesis(one) for one in message.get("hypotheses", ())),
+        notices=tuple(
+            Notice(_int(one, "step"), _int(one, "rank"), _str(one, "kind"), _str(one, "module"), _str(one, "text"))
+            for one in message.get("notices", ())
+        ),
+        blind_spots=tuple(
+            BlindSpot(_str(one, "site"), _int(one, "rank"), _int(one, "step"), _str(one, "text"))
+            for one in message.get("blindSpots", ())
+        ),
+        warm=bool(message.get("warm", False)),
+        steps_seen=_int(message, "stepsSeen"),
+        ranks_seen=tuple(int(rank) for rank in message.get("ranksSeen", ())),
+        message=message,
+    )
+
+
+def _hypothesis(message: dict[str, Any]) -> Hypothesis:
+    return Hypothesis(
+        incident=_int(message, "incident"),
+        kind=_str(message, "kind"),
+        module=_str(message, "module"),
+        site=_str(message, "site"),
+        rank=_int(message, "rank"),
+        step=_int(message, "step"),
+        detected_at_step=_int(message, "detectedAtStep"),
+        phase=_str(message, "phase"),
+        confidence=_float(message, "confidence"),
+        summary=_str(message, "summary"),
+        remedy=_str(message, "remedy"),
+        evidence=tuple(_evidence(one) for one in message.get("evidence", ())),
+        chain=tuple(
+            ChainLink(
+                _str(one, "site"),
+                _str(one, "module"),
+                _int(one, "step"),
+                _str(one, "phase"),
+                _float(one, "share"),
+                _str(one, "note"),
+            )
+            for one in message.get("chain", ())
+        ),
+        equivalents=tuple(str(one) for one in message.get("equivalents", ())),
+    )
+
+
+def _evidence(message: dict[str, Any]) -> Evidence:
+    expected = message.get("expected") or {}
+    return Evidence(
+        _str(message, "site"),
+        _int(message, "step"),
+        _float(message, "observed"),
+        _str(expected, "statistic"),
+        _float(expected, "low"),
+        _float(expected, "high"),
+        _str(message, "note"),
+    )
+
+
+def _int(message: dict[str, Any], field: str) -> int:
+    return int(message.get(field, 0))
+
+
+def _str(message: dict[str, Any], field: str) -> str:
+    return str(message.get(field, ""))
+
+
+def _float(message: dict[str, Any], field: str) -> float:
+    """Non-finite values come as strings ("NaN", "Infinity"); an absent one is NaN, not zero."""
+    return float(message.get(field, math.nan))

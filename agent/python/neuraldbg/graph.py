@@ -1,0 +1,247 @@
+"""The module graph: which site's tensor was computed from which others', from one forward pass on a fake copy.
+
+Every tensor carries the set of sites that most recently produced it. An operation between modules passes on the union of
+its inputs' sets; a site replaces the set of its tensor by itself. Three kinds of sites arise:
+  output  of a leaf module;
+  input   ("glue") of a leaf module, where functional code computed the tensor: a residual add, attention, F.relu;
+  merge   output of a container that its own code computed.
+A container whose output is exactly a child's has none of its own: it is covered by the child's site. So edges stay
+linear in depth, and functional code has an address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neuraldbg.batch import input_tensors
+from neuraldbg.fake_clone import FakeClone, tensors_in
+from neuraldbg.sites import Role
+
+Key = tuple[str, Role]  # (module path, role); ("0", Role.BATCH) is the first model input
+
+# Operations that only look at a tensor in another shape: what comes out is still the producer's tensor.
+_VIEWS = frozenset(
+    "view _unsafe_view transpose permute t unsqueeze squeeze expand detach alias flatten reshape _reshape_alias clone "
+    "select unbind split split_with_sizes slice chunk narrow _to_copy".split()
+)
+
+
+class GraphError(RuntimeError):
+    """The forward pass cannot run on fake tensors; the caller falls back to execution order."""
+
+
+@dataclasses.dataclass
+class Node:
+    """One forward site of the graph. `owner`: module whose own code computed the tensor."""
+
+    key: Key
+    kind: str
+    owner: str
+    parents: set[Key]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+
+@dataclasses.dataclass
+class ModuleGraph:
+    """Nodes in the order of the forward pass; sinks are what the root's output derives from."""
+
+    nodes: dict[Key, Node] = dataclasses.field(default_factory=dict)
+    sinks: set[Key] = dataclasses.field(default_factory=set)
+    covered: dict[str, Key] = dataclasses.field(default_factory=dict)  # container path -> node with its output
+    inputs: list[torch.Tensor] = dataclasses.field(
+        default_factory=list
+    )  # fake model inputs, in the order of "batch[i]"
+
+    def feeding(self) -> set[Key]:
+        """The sites whose tensors go into the root's output, and so get a gradient."""
+        found: set[Key] = set()
+        waiting = list(self.sinks)
+        while waiting:
+            key = waiting.pop()
+            if key not in found:
+                found.add(key)
+                node = self.nodes.get(key)
+                waiting.extend(node.parents if node is not None else ())
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Origin:
+    """What is known of a tensor: the sites it comes from, and whether it is one of theirs, only viewed."""
+
+    sites: frozenset[Key] = frozenset()
+    pure: bool = False
+    owner: str = ""
+
+
+class _Provenance(TorchDispatchMode):
+    """Follows every operation of the pass. Not reentrant; lives for one pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._origins: dict[int, _Origin] = {}
+        self._alive: list[torch.Tensor] = []  # an id is only meaningful while its tensor lives
+        self.stack: list[str] = [""]  # paths of the modules that are running
+
+    def get(self, tensor: torch.Tensor) -> _Origin:
+        return self._origins.get(id(tensor), _Origin())
+
+    def put(self, tensor: torch.Tensor, origin: _Origin) -> None:
+        self._origins[id(tensor)] = origin
+        self._alive.append(tensor)
+
+    def of(self, tensors: list[torch.Tensor]) -> frozenset[Key]:
+        return frozenset().union(*[self.get(tensor).sites for tensor in tensors])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        inputs = tensors_in([args, kwargs])
+        if func._schema.is_mutable and any(not isinstance(tensor, FakeTensor) for tensor in inputs):
+            # The pass reached a tensor past the copy. Writing to it would change the user's model.
+            raise GraphError(f"{func} would write to a tensor of the user")
+        out = func(*args, **kwargs)
+        traced = [tensor for tensor in inputs if self.get(tensor).sites]
+        sites = self.of(traced)
+        view = func._overloadpacket.__name__ in _VIEWS and len(traced) == 1 and self.get(traced[0]).pure
+        owner = self.get(traced[0]).owner if view else self.stack[-1]
+        for tensor in tensors_in(out):
+            merged = sites | self.get(tensor).sites if any(tensor is one for one in inputs) else sites
+            self.put(tensor, _Origin(merged, view, owner))
+        return out
+
+
+class _Walk:
+    """The hooks of one pass over the copy; fills a ModuleGraph."""
+
+    def __init__(self, graph: ModuleGraph, provenance: _Provenance, paths: dict[nn.Module, str]) -> None:
+        self._graph = graph
+        self._provenance = provenance
+        self._paths = paths
+        self._parents: dict[nn.Module, set[Key]] = {}
+
+    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        path = self._paths[module]
+        self._provenance.stack.append(path)
+        if _is_leaf(module):
+            self._parents[module] = self._leaf_parents(path, type(module).__name__, tensors_in([args, kwargs]))
+
+    def _leaf_parents(self, path: str, kind: str, tensors: list[torch.Tensor]) -> set[Key]:
+        parents: set[Key] = set()
+        glue_taken = False
+        for tensor in tensors:
+            origin = self._provenance.get(tensor)
+            if not tensor.is_floating_point():
+                parents |= origin.sites
+            elif origin.pure and len(origin.sites) == 1:
+                parents |= origin.sites
+                glue_taken = True
+            elif not glue_taken and origin.sites:
+                # The hook observes the first floating-point input, so only that one can be a site.
+                glue_taken = True
+                parents.add(self._site((path, Role.INPUT), kind, origin.owner, set(origin.sites), tensor))
+            else:
+                glue_taken = True
+                parents |= origin.sites
+        return parents
+
+    def after(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        path = self._paths[module]
+        self._provenance.stack.pop()
+        floating = [tensor for tensor in tensors_in(out) if tensor.is_floating_point()]
+        if not floating:
+            return
+        if _is_leaf(module):
+            key = self._site((path, Role.OUTPUT), type(module).__name__, path, self._parents[module], floating[0])
+            for tensor in floating[1:]:
+                self._provenance.put(tensor, _Origin(frozenset([key]), False, path))
+            return
+        origin = self._provenance.get(floating[0])
+        if origin.pure and len(origin.sites) == 1:
+            self._graph.covered[path] = next(iter(origin.sites))
+        elif origin.sites:
+            self._site((path, Role.MERGE), type(module).__name__, origin.owner, set(origin.sites), floating[0])
+
+    def _site(self, key: Key, kind: str, owner: str, parents: set[Key], tensor: torch.Tensor) -> Key:
+        node = self._graph.nodes.get(key)
+        parents = parents - {key}  # a module that is called in a loop feeds itself; the graph stays acyclic
+        if node is None:
+            self._graph.nodes[key] = Node(
+                key, kind, owner, set(parents), tuple(tensor.shape), tensor.dtype, tensor.requires_grad
+            )
+        else:
+            node.parents |= {parent for parent in parents if self._precedes(parent, key)}
+        self._provenance.put(tensor, _Origin(frozenset([key]), True, key[0]))
+        return key
+
+    def _precedes(self, parent: Key, key: Key) -> bool:
+        if parent[1] is Role.BATCH:
+            return True
+        order = list(self._graph.nodes)
+        return order.index(parent) < order.index(key)
+
+
+def trace_module_graph(
+    root: nn.Module, paths: dict[nn.Module, str], args: tuple[Any, ...], kwargs: dict[str, Any], first_batch: int = 0
+) -> ModuleGraph:
+    """Runs the root's forward pass on a fake copy. `paths` names the original modules; the inputs may be real or fake.
+
+    Raises GraphError whatever goes wrong: user code runs here, on tensors without values.
+    """
+    graph = ModuleGraph()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with _untouched_surroundings():
+            clone = FakeClone(mode)
+            copy = clone.module(root)
+            fake_args, fake_kwargs = clone.inputs(args), clone.inputs(kwargs)
+            graph.inputs = input_tensors(fake_args, fake_kwargs)
+            provenance = _Provenance()
+            for index, tensor in enumerate(graph.inputs):
+                provenance.put(tensor, _Origin(frozenset([(str(first_batch + index), Role.BATCH)]), True))
+            named = {module: paths[original] for module, original in clone.originals.items() if original in paths}
+            walk = _Walk(graph, provenance, named)
+            for module in named:
+                module.register_forward_pre_hook(walk.before, with_kwargs=True)
+                module.register_forward_hook(walk.after, with_kwargs=True)
+            with mode, provenance:
+                out = copy(*fake_args, **fake_kwargs)
+            graph.sinks = set(provenance.of(tensors_in(out)))
+            return graph
+    except Exception as error:
+        raise GraphError(f"{type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def _untouched_surroundings() -> Iterator[None]:
+    """Keeps random states, autocast cache and compiled submodules out of the pass, and gradients recorded."""
+    numpy = sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    torch_state = torch.get_rng_state()
+    autocast_cache = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(autocast_cache)
+        torch.set_rng_state(torch_state)
+        if numpy is not None and numpy_state is not None:
+            numpy.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    return next(module.children(), None) is None

@@ -1,0 +1,183 @@
+"""The hooks on modules: what turns a tensor at a module boundary into a record.
+
+Five rules keep them alive under torch.compile (docs/compatibility.md); broken, each of them loses records silently:
+ 1. the operator is effectful and declares no mutation (ops.py), and is never called inside an autograd.Function;
+ 2. gradients come from `tensor.register_hook` called in a forward hook, never from module backward hooks;
+ 3. the site is a tensor that hangs on the module: a Python number would recompile every block of a regionally
+    compiled model;
+ 4. Dynamo guards on hooks (compiled.py), or one instance's cached code would silence another's hooks;
+ 5. hooks are there before the first compiled call, or that code is discarded (compiled.py).
+
+Each kind of hook exists once and is shared by all modules. Dynamo traces it where the module is inlined into a graph.
+Where a module is itself the root of a compiled graph, the hook would become a graph of its own; its code is therefore
+marked as not to be compiled as a frame, and runs eagerly beside the graph, at no extra graph and with the same records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neuraldbg import ops
+from neuraldbg.batch import input_tensors, samples_in
+
+ATTRIBUTE = "_neuraldbg"
+
+
+class Slots:
+    """What hangs on a module: the slots of its sites. Copies and pickles of the module carry None instead."""
+
+    __slots__ = ("batch", "gradient", "input", "input_gradient", "output", "session", "token")
+
+    def __init__(self) -> None:
+        self.output: Tensor | None = None
+        self.gradient: Tensor | None = None
+        self.input: Tensor | None = None
+        self.input_gradient: Tensor | None = None
+        # Root modules only:
+        self.batch: tuple[Tensor, ...] = ()
+        self.token: Tensor | None = None
+        self.session: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
+
+
+class _SharedHook:
+    """A hook that does nothing in copies of the module: a copied model (an EMA, say) must not report as the original."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return contextlib.nullcontext().__exit__
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # A callable of the standard library that takes any arguments and returns None: a pickle of the model must not
+        # need this package to be read.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def observable(value: Any) -> Tensor | None:
+    """The first floating-point tensor in a module's input or output, in the order of the structure."""
+    if isinstance(value, Tensor):
+        if not value.is_floating_point():
+            return None
+        return value.to_local() if hasattr(value, "to_local") else value
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            found = observable(item)
+            if found is not None:
+                return found
+    elif isinstance(value, dict):
+        for item in value.values():
+            found = observable(item)
+            if found is not None:
+                return found
+    return None
+
+
+def _observe_with_gradient(tensor: Tensor, slot: Tensor, gradient_slot: Tensor | None) -> None:
+    ops.observe(tensor.detach(), slot)
+    if gradient_slot is not None and tensor.requires_grad:
+        tensor.register_hook(lambda gradient: ops.observe(gradient, gradient_slot))
+
+
+class _OutputHook(_SharedHook):
+    """Forward hook: the module's output and, through it, its gradient."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        slots = module._neuraldbg
+        if slots is None or slots.output is None:
+            return
+        tensor = observable(output)
+        if tensor is not None:
+            _observe_with_gradient(tensor, slots.output, slots.gradient)
+
+
+class _InputHook(_SharedHook):
+    """Forward pre-hook of modules whose input functional code computed."""
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        slots = module._neuraldbg
+        if slots is None or slots.input is None:
+            return
+        tensor = observable(args)
+        if tensor is None:
+            tensor = observable(kwargs)
+        if tensor is not None:
+            _observe_with_gradient(tensor, slots.input, slots.input_gradient)
+
+
+class _RootHook(_SharedHook):
+    """Forward pre-hook of a root module: announces the pass, and has the module graph taken before the first one.
+
+    Inlined into a graph it leaves one operator behind; beside a graph, or in eager mode, it calls the session.
+    """
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        slots = module._neuraldbg
+        if slots is None:
+            return
+        if torch.compiler.is_compiling():
+            _trace_root(module, args, kwargs)
+        else:
+            slots.session.on_root_forward(module, args, kwargs)
+
+
+def _trace_root(module: nn.Module, args: Any, kwargs: Any) -> None:
+    from torch._dynamo.comptime import comptime
+
+    comptime(_at_trace_time)
+    slots = module._neuraldbg
+    tensors = input_tensors(args, kwargs)
+    ops.enter(slots.token, torch.is_grad_enabled(), samples_in(tensors))
+    for tensor, slot in zip(tensors, slots.batch, strict=False):
+        ops.batch(tensor.detach(), slot)
+
+
+def _at_trace_time(context: Any) -> None:
+    """Runs while Dynamo traces _trace_root, in ordinary Python, before any submodule was traced."""
+    from neuraldbg.compiled import plan_at_trace_time
+
+    plan_at_trace_time(context)
+
+
+output_hook = _OutputHook()
+input_hook = _InputHook()
+root_hook = _RootHook()
+
+
+def run_beside_graphs() -> None:
+    """Keeps Dynamo from compiling the hooks as frames of their own; it still inlines them into graphs."""
+    from torch._dynamo.eval_frame import skip_code
+
+    for function in (
+        _OutputHook.__call__,
+        _InputHook.__call__,
+        _RootHook.__call__,
+        observable,
+        input_tensors,
+        samples_in,
+        _observe_with_gradient,
+    ):
+        skip_code(function.__code__)
+
+
+def slots_of(module: nn.Module) -> Slots | None:
+    return module.__dict__.get(ATTRIBUTE)
+
+
+def attach_slots(module: nn.Module) -> Slots:
+    """Hangs empty slots on the module. Past __setattr__, so that no module class can object or register them."""
+    slots = Slots()
+    module.__dict__[ATTRIBUTE] = slots
+    return slots
+
+
+def detach_slots(module: nn.Module) -> None:
+    module.__dict__.pop(ATTRIBUTE, None)

@@ -1,0 +1,208 @@
+"""The loss: what log_loss announces, and functional losses seen between forward and backward without the call.
+
+torch.nn.functional's losses are wrapped while a session lives; loss modules go through them. Inside a compiled region the
+wrapper is transparent: it adds no graph and records nothing there. The first explicit log_loss ends this for the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import logging
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+
+from neuraldbg import ops
+from neuraldbg.sites import Phase, Role, Site, SiteTable
+
+logger = logging.getLogger("neuraldbg")
+
+
+class LossKind(enum.IntEnum):
+    """LossKind of shared/record.h."""
+
+    UNKNOWN = 0
+    CROSS_ENTROPY = 1
+    MEAN_SQUARED = 2
+    BINARY_CROSS_ENTROPY = 3
+    NEGATIVE_LOG_LIKELIHOOD = 4
+    OTHER = 5
+
+
+KINDS = {
+    "cross_entropy": LossKind.CROSS_ENTROPY,
+    "mse": LossKind.MEAN_SQUARED,
+    "bce": LossKind.BINARY_CROSS_ENTROPY,
+    "nll": LossKind.NEGATIVE_LOG_LIKELIHOOD,
+    "other": LossKind.OTHER,
+}
+REDUCTIONS = {"mean": 1, "sum": 2, "none": 3}
+
+_FUNCTIONS = {
+    "cross_entropy": LossKind.CROSS_ENTROPY,
+    "nll_loss": LossKind.NEGATIVE_LOG_LIKELIHOOD,
+    "mse_loss": LossKind.MEAN_SQUARED,
+    "binary_cross_entropy": LossKind.BINARY_CROSS_ENTROPY,
+    "binary_cross_entropy_with_logits": LossKind.BINARY_CROSS_ENTROPY,
+    "l1_loss": LossKind.OTHER,
+    "smooth_l1_loss": LossKind.OTHER,
+    "huber_loss": LossKind.OTHER,
+    "kl_div": LossKind.OTHER,
+}
+_IGNORE_INDEX = -100  # torch's default
+_MAX_PENDING = 64  # calls kept from the first step, until it is known whether log_loss comes
+
+
+@dataclasses.dataclass
+class SeenLoss:
+    """A functional loss that ran. Inputs are held weakly: the agent must not prolong the life of the logits."""
+
+    value: torch.Tensor
+    logits: Callable[[], torch.Tensor | None]
+    targets: Callable[[], torch.Tensor | None]
+    ignore_index: int
+    kind: LossKind
+    reduction: int
+
+
+class LossWatch:
+    """LOSS records of one session. Called from the training thread."""
+
+    def __init__(self, sites: SiteTable, on_nonfinite: Callable[[], None], in_step: Callable[[], bool]) -> None:
+        self._site = sites.add(Site("loss", Role.LOSS, Phase.LOSS))
+        self._slot = sites.slot(self._site)
+        self._on_nonfinite = on_nonfinite
+        self._in_step = in_step
+        # None until the first step is over: only then is it known that nobody calls log_loss.
+        self._by_itself: bool | None = None
+        self._pending: list[SeenLoss] = []
+
+    def log(self, loss: Any, targets: Any, ignore_index: int, kind: str | None, reduction: str) -> None:
+        """The loss as the user gives it."""
+        seen = next((one for one in reversed(self._pending) if one.value is loss), None)
+        if seen is None and self._pending:
+            seen = self._pending[-1]
+        self._by_itself = False
+        self._pending.clear()
+        value = loss if isinstance(loss, torch.Tensor) else torch.tensor(float(loss), dtype=torch.float64)
+        number = KINDS.get(kind, LossKind.OTHER) if kind is not None else (seen.kind if seen else LossKind.UNKNOWN)
+        logits = seen.logits() if seen is not None else None
+        if targets is None and seen is not None:
+            targets = seen.targets()
+        self._push(value, logits, targets, ignore_index, number, REDUCTIONS.get(reduction, 0))
+
+    def saw(self, seen: SeenLoss) -> None:
+        """A functional loss ran outside compiled code."""
+        if not self._in_step():
+            return
+        if self._by_itself:
+            self._push_seen(seen)
+        elif len(self._pending) < _MAX_PENDING:
+            self._pending.append(seen)
+            if self._by_itself is False:
+                del self._pending[:-1]  # only the newest: log_loss takes kind and inputs from it
+
+    def step_ended(self) -> None:
+        """Flushes what the first step held back, now that it is known whether log_loss was called."""
+        if self._by_itself is None and self._pending:
+            for seen in self._pending:
+                self._push_seen(seen)
+            self._by_itself = True
+        self._pending.clear()
+
+    def _push_seen(self, seen: SeenLoss) -> None:
+        self._push(seen.value, seen.logits(), seen.targets(), seen.ignore_index, seen.kind, seen.reduction)
+
+    def _push(
+        self, value: torch.Tensor, logits: Any, targets: Any, ignore_index: int, kind: LossKind, reduction: int
+    ) -> None:
+        value = value.detach()
+        logits = logits.detach() if isinstance(logits, torch.Tensor) else None
+        targets = targets.detach() if isinstance(targets, torch.Tensor) else None
+        ops.loss(value, logits, targets, ignore_index, int(kind), reduction, self._slot)
+        # Asking a tensor on a device would wait for it; there the records themselves raise the suspicion.
+        if value.device.type == "cpu" and value.numel() == 1 and not math.isfinite(value.item()):
+            self._on_nonfinite()
+
+
+_watches: weakref.WeakSet[LossWatch] = weakref.WeakSet()
+_originals: dict[str, Callable[..., Any]] = {}
+_nested = False
+
+
+def start_watching(watch: LossWatch) -> None:
+    """Wraps the functional losses when the first session begins."""
+    if not _originals:
+        # Dynamo finds torch's functions by looking their names up once. It must do so before the names are ours.
+        with contextlib.suppress(Exception):
+            from torch._dynamo import trace_rules
+
+            trace_rules.get_torch_obj_rule_map()
+        for name, kind in _FUNCTIONS.items():
+            _originals[name] = getattr(functional, name)
+            setattr(functional, name, _wrapped(_originals[name], kind))
+    _watches.add(watch)
+
+
+def stop_watching(watch: LossWatch) -> None:
+    """Puts torch's own functions back when the last session ends."""
+    _watches.discard(watch)
+    if not _watches:
+        for name, original in _originals.items():
+            if getattr(getattr(functional, name), "__wrapped__", None) is original:
+                setattr(functional, name, original)
+        _originals.clear()
+
+
+def _wrapped(original: Callable[..., Any], kind: LossKind) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def loss_function(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        with _outermost() as outermost:
+            value = original(*args, **kwargs)
+        if outermost and isinstance(value, torch.Tensor) and value.requires_grad:
+            _report(value, args, kwargs, kind)
+        return value
+
+    return loss_function
+
+
+@contextlib.contextmanager
+def _outermost() -> Iterator[bool]:
+    """True unless another functional loss is running: some are written in terms of others."""
+    global _nested
+    was_nested, _nested = _nested, True
+    try:
+        yield not was_nested
+    finally:
+        _nested = was_nested
+
+
+def _report(value: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], kind: LossKind) -> None:
+    try:
+        logits = args[0] if args else kwargs.get("input")
+        targets = args[1] if len(args) > 1 else kwargs.get("target")
+        seen = SeenLoss(
+            value,
+            _weak(logits),
+            _weak(targets),
+            int(kwargs.get("ignore_index", _IGNORE_INDEX)),
+            kind,
+            REDUCTIONS.get(kwargs.get("reduction", "mean"), 0),
+        )
+        for watch in list(_watches):
+            watch.saw(seen)
+    except Exception:
+        logger.debug("neuraldbg: a functional loss could not be observed", exc_info=True)
+
+
+def _weak(value: Any) -> Callable[[], torch.Tensor | None]:
+    return weakref.ref(value) if isinstance(value, torch.Tensor) else lambda: None

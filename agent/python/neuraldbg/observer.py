@@ -1,0 +1,193 @@
+"""Everything that hangs on the models of one session: slots, hooks, and the plan that the first pass completes.
+
+Leaf sites are known at attach. Which inputs are glue and which containers merge needs the module graph, and the graph
+needs example inputs: the root's hook takes them from the first eager call, or from Dynamo while it traces the root,
+before it looks at any submodule. Where that fails, leaf sites stand in execution order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuraldbg import batch, compiled, hooks, ops
+from neuraldbg.graph import GraphError, trace_module_graph
+from neuraldbg.native import Segment
+from neuraldbg.optimizer import StepWatch
+from neuraldbg.planning import Planner, equalize, is_leaf
+from neuraldbg.sites import Level, Role, SiteTable, clean_path
+
+logger = logging.getLogger("neuraldbg")
+
+
+class Observer:
+    """Hooks of one session. Installed and planned by the training thread; hooks may run on any."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        sites: SiteTable,
+        models: list[tuple[str, nn.Module]],
+        watch: Callable[[str], bool],
+        steps: StepWatch,
+    ) -> None:
+        self._segment = segment
+        self._sites = sites
+        self._steps = steps
+        self._roots = [module for _, module in models]
+        self._unplanned = list(self._roots)
+        self._handles: list[Any] = []
+        self._exact = True
+        self._ready = False
+        self._closed = False
+        self.parameter_count = 0
+        self.paths = module_paths(models)
+        self._planner = Planner(segment, sites, watch, self._hook_input)
+        self._planner.level = Level.FUSED if compiled.is_compiled(self.paths) else Level.EAGER
+        # Beside a compiled graph this runs inside Dynamo's reach, and must not be compiled itself.
+        self.on_root_forward = torch._dynamo.disable(self._on_root_forward)
+
+    # ---- installing and removing
+
+    def install(self) -> None:
+        """Announces leaf sites and registers the shared hooks."""
+        for module, path in self.paths.items():
+            hooks.attach_slots(module)
+            if is_leaf(module):
+                self._planner.observe(module, path, Role.OUTPUT)
+            # Containers get the hook too. Were it added to those that turn out to merge, Dynamo might already have looked.
+            self._handles.append(module.register_forward_hook(hooks.output_hook))
+        for root in self._roots:
+            slots = hooks.slots_of(root)
+            if slots is not None:
+                slots.session, slots.token = self, torch.tensor([_register(self, root)])
+            self._handles.append(root.register_forward_pre_hook(hooks.root_hook, with_kwargs=True, prepend=True))
+
+    def _hook_input(self, module: nn.Module) -> None:
+        self._handles.append(module.register_forward_pre_hook(hooks.input_hook, with_kwargs=True))
+
+    def close(self) -> None:
+        """Removes every hook and attribute. Dynamo's hook guards discard compiled code that held them."""
+        self._closed = True
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        for module in self.paths:
+            hooks.detach_slots(module)
+        for token in [token for token, (observer, _) in _roots.items() if observer is self]:
+            del _roots[token]
+
+    # ---- forward passes of a root
+
+    def _on_root_forward(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A root's forward pass begins, in eager mode or beside its compiled graph."""
+        try:
+            if self.needs_plan(root):
+                self.plan(root, args, kwargs)
+            tensors = batch.input_tensors(args, kwargs)
+            self.pass_started(root, torch.is_grad_enabled(), batch.samples_in(tensors))
+            slots = hooks.slots_of(root)
+            for tensor, slot in zip(tensors, slots.batch if slots is not None else (), strict=False):
+                ops.batch(tensor.detach(), slot)
+        except Exception:
+            logger.debug("neuraldbg: at a root's forward pass", exc_info=True)
+
+    def pass_started(self, root: nn.Module, grad_mode: bool, samples: int) -> None:
+        if root is self._roots[0]:
+            self._steps.forward_started(root.training, grad_mode, samples)
+
+    # ---- the plan
+
+    def needs_plan(self, root: nn.Module) -> bool:
+        return not self._closed and any(root is one for one in self._unplanned)
+
+    def plan(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Takes the root's module graph from example inputs, real or fake, and announces what it shows."""
+        first_batch = len(self._planner.batch_sites)
+        try:
+            graph = trace_module_graph(root, self.paths, args, kwargs, first_batch)
+        except GraphError as error:
+            self.plan_without_graph(root, str(error), batch.input_tensors(args, kwargs))
+            return
+        if compiled.in_compiled_call():
+            self._planner.level = Level.FUSED
+        self._planner.announce_batch(root, graph.inputs)
+        self._planner.announce_graph(self._modules_of(root), graph)
+        self._planned(root)
+
+    def plan_without_graph(self, root: nn.Module, reason: str, inputs: list[torch.Tensor] | None = None) -> None:
+        """Leaf sites in the order of registration."""
+        logger.info("neuraldbg: no module graph, sites stand in execution order (%s)", reason)
+        self._exact = False
+        self._planner.announce_batch(root, inputs or [])
+        self._planner.announce_order(list(self._modules_of(root)))
+        self._planned(root)
+
+    def finish_planning(self) -> None:
+        """At the end of the first step: roots that were not called themselves (only their parts were)."""
+        for root in list(self._unplanned):
+            self.plan_without_graph(root, "the model itself was not called")
+
+    def _planned(self, root: nn.Module) -> None:
+        equalize(root, self._hook_input)
+        self._unplanned = [one for one in self._unplanned if one is not root]
+        if not self._unplanned and not self._ready:
+            self._ready = True
+            self._segment.ready(self._exact, self._sites.planned(), self.parameter_count)
+
+    def _modules_of(self, root: nn.Module) -> dict[str, nn.Module]:
+        return {self.paths[module]: module for module in root.modules() if module in self.paths}
+
+    @property
+    def graph_exact(self) -> bool:
+        return self._ready and self._exact
+
+    @property
+    def level(self) -> Level:
+        return self._planner.level
+
+
+_roots: dict[int, tuple[Observer, nn.Module]] = {}  # by token, for the operator that compiled roots leave behind
+
+
+def _register(observer: Observer, root: nn.Module) -> int:
+    token = max(_roots, default=0) + 1
+    _roots[token] = (observer, root)
+    return token
+
+
+def _compiled_root_started(token: int, grad_mode: bool, samples: int) -> None:
+    """A root that was inlined into a graph runs. Called from inside the graph: must not raise."""
+    entry = _roots.get(token)
+    if entry is not None:
+        try:
+            entry[0].pass_started(entry[1], grad_mode, samples)
+        except Exception:
+            logger.debug("neuraldbg: at a compiled root's forward pass", exc_info=True)
+
+
+ops.set_enter_handler(_compiled_root_started)
+
+
+def module_paths(models: list[tuple[str, nn.Module]]) -> dict[nn.Module, str]:
+    """All modules with their paths, each once; the wrappers of torch.compile are none of the user's modules."""
+    paths: dict[nn.Module, str] = {}
+    for prefix, root in models:
+        for path, module in root.named_modules():
+            if type(module).__name__ != "OptimizedModule":
+                paths.setdefault(module, ".".join(part for part in (prefix, clean_path(path)) if part))
+    return paths
+
+
+def parameter_names(models: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Parameter, str]]:
+    """(name, parameter, module path) of every parameter, each once."""
+    named = []
+    for prefix, root in models:
+        for raw, value in root.named_parameters():
+            name = ".".join(part for part in (prefix, clean_path(raw)) if part)
+            named.append((name, value, name.rpartition(".")[0]))
+    return named

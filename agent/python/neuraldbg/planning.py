@@ -1,0 +1,175 @@
+"""From a module graph to sites: which module gets which slots, and what the manifest says of it.
+
+Leaf outputs are planned at attach; inputs that functional code computed and containers that merge come from the graph of
+the first pass. Everything that is announced here happens before the first record of that pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from neuraldbg import batch, hooks
+from neuraldbg.graph import Key, ModuleGraph
+from neuraldbg.native import NO_SITE, Segment
+from neuraldbg.sites import ROLE_SUFFIX, Level, Phase, Role, Site, SiteTable
+
+
+class Planner:
+    """Writes sites, edges and sinks into the manifest and slots onto modules. Used by the training thread only."""
+
+    def __init__(
+        self, segment: Segment, sites: SiteTable, watch: Callable[[str], bool], hook_input: Callable[[nn.Module], None]
+    ) -> None:
+        self._segment = segment
+        self._sites = sites
+        self._watch = watch
+        self._hook_input = hook_input
+        self._order = 0
+        self.level = Level.EAGER
+        self.batch_sites: list[Site] = []
+
+    def observe(self, module: nn.Module, path: str, role: Role, owner: str = "") -> None:
+        """Announces a forward site with its gradient's and hangs their slots on the module."""
+        slots = hooks.slots_of(module)
+        if slots is None or not self._watch(path):
+            return
+        forward, gradient = self._sites.add_activation(path, type(module).__name__, role, owner, self.level)
+        if role is Role.INPUT:
+            slots.input, slots.input_gradient = self._sites.slot(forward), self._sites.slot(gradient)
+            self._hook_input(module)
+        else:
+            slots.output, slots.gradient = self._sites.slot(forward), self._sites.slot(gradient)
+
+    def announce_batch(self, root: nn.Module, inputs: list[torch.Tensor]) -> None:
+        """Sites "batch[i]", numbered on over the root modules."""
+        added = batch.add_sites(self._sites, inputs, first=len(self.batch_sites))
+        self.batch_sites.extend(added)
+        slots = hooks.slots_of(root)
+        if slots is not None:
+            slots.batch = tuple(self._sites.slot(site) for site in added)
+
+    def announce_graph(self, modules: dict[str, nn.Module], graph: ModuleGraph) -> None:
+        """Adds the sites that only the graph shows, and tells the manifest all that the pass told."""
+        feeding = graph.feeding()
+        for key, node in graph.nodes.items():
+            path, role = key
+            if role is not Role.OUTPUT:
+                self.observe(modules[path], path, role, node.owner)
+            self._describe(key, graph, key in feeding)
+        for path, module in modules.items():
+            if is_leaf(module) and (path, Role.OUTPUT) not in graph.nodes:
+                self._leave_out(path, graph)
+            elif path in graph.covered and self._watch(path):
+                self._cover(path, type(module).__name__, graph.covered[path])
+        for key, node in graph.nodes.items():
+            for parent in sorted(node.parents):
+                self._edge(self.site_of(parent), self.site_of(key))
+        for key in sorted(graph.sinks):
+            site = self.site_of(key)
+            if site is not None:
+                self._segment.add_sink(site.id)
+
+    def announce_order(self, paths: list[str]) -> None:
+        """The fallback: leaf sites, chained in the order given, behind the first batch site."""
+        previous = self.batch_sites[-1] if self.batch_sites else None
+        for path in paths:
+            site = self._sites.by_name.get(f"{path}:output")
+            if site is not None:
+                self._edge(previous, site)
+                previous = site
+        if previous is not None:
+            self._segment.add_sink(previous.id)
+
+    def site_of(self, key: Key) -> Site | None:
+        path, role = key
+        name = f"batch[{path}]" if role is Role.BATCH else f"{path}:{ROLE_SUFFIX[role]}"
+        return self._sites.by_name.get(name)
+
+    def _edge(self, producer: Site | None, consumer: Site | None) -> None:
+        if producer is not None and consumer is not None:
+            self._segment.add_edge(producer.id, consumer.id)
+
+    def _describe(self, key: Key, graph: ModuleGraph, feeds_output: bool) -> None:
+        """Fills in what the pass showed: order, shape, and whether a gradient will come."""
+        forward = self.site_of(key)
+        if forward is None:
+            return
+        node = graph.nodes[key]
+        gradient = self._sites.gradient_of(forward)
+        for site in (forward, gradient):
+            site.describe_tensor(node.shape, node.dtype, node.requires_grad)
+            site.topological_index = self._order
+            site.owner = node.owner
+            site.level = self.level
+        if not (node.requires_grad and feeds_output):
+            gradient.level = Level.NOT_OBSERVED
+        self._order += 1
+        self._sites.update(forward)
+        self._sites.update(gradient)
+
+    def _cover(self, path: str, kind: str, covering: Key) -> None:
+        """A container that passes on what a child computed: no tap, the child's site stands for it."""
+        cover = self.site_of(covering)
+        site = Site(f"{path}:output", Role.OUTPUT, Phase.FORWARD, path, kind, level=Level.NOT_OBSERVED)
+        if cover is not None:
+            site.covered_by, site.topological_index = cover.id, cover.topological_index
+        self._sites.add(site)
+
+    def _leave_out(self, path: str, graph: ModuleGraph) -> None:
+        """A leaf that did not run, or gave nothing to observe. Its container's site covers it where there is one."""
+        site = self._sites.by_name.get(f"{path}:output")
+        if site is None:
+            return
+        cover = None
+        container = path
+        while container and cover is None:
+            container = container.rpartition(".")[0]
+            cover = self.site_of((container, Role.MERGE)) or self.site_of(
+                graph.covered.get(container, ("", Role.MERGE))
+            )
+        for one in (site, self._sites.gradient_of(site)):
+            one.level = Level.NOT_OBSERVED
+            one.covered_by = cover.id if cover is not None else NO_SITE
+            self._sites.update(one)
+
+
+def is_leaf(module: nn.Module) -> bool:
+    return next(module.children(), None) is None
+
+
+def equalize(root: nn.Module, hook_input: Callable[[nn.Module], None]) -> None:
+    """Gives blocks that are compiled one by one the same taps, with slots that the operators ignore.
+
+    Blocks of one class share compiled code. A block whose input is glue where its siblings' is not (the first one, behind
+    the embedding) would otherwise be compiled once more.
+    """
+    blocks: dict[type, list[nn.Module]] = {}
+    for module in root.modules():
+        if type(module).__name__ == "OptimizedModule":
+            blocks.setdefault(type(module._orig_mod), []).append(module._orig_mod)
+        elif module.__dict__.get("_compiled_call_impl") is not None:
+            blocks.setdefault(type(module), []).append(module)
+    for siblings in blocks.values():
+        members: dict[str, list[nn.Module]] = {}
+        for block in siblings:
+            for path, module in block.named_modules():
+                members.setdefault(path, []).append(module)
+        for modules in members.values():
+            _equalize_slots([(module, hooks.slots_of(module)) for module in modules], hook_input)
+
+
+def _equalize_slots(
+    members: list[tuple[nn.Module, hooks.Slots | None]], hook_input: Callable[[nn.Module], None]
+) -> None:
+    present = [(module, slots) for module, slots in members if slots is not None]
+    for forward, gradient in (("input", "input_gradient"), ("output", "gradient")):
+        if any(getattr(slots, forward) is not None for _, slots in present):
+            for module, slots in present:
+                if getattr(slots, forward) is None:
+                    setattr(slots, forward, torch.tensor([-1]))
+                    setattr(slots, gradient, torch.tensor([-1]))
+                    if forward == "input":
+                        hook_input(module)
