@@ -1,0 +1,47 @@
+#include "agent/src/heartbeat.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <chrono>
+
+namespace neuraldbg {
+
+namespace {
+constexpr std::chrono::seconds kPeriod{1};  // docs/ring-format.md: the reader calls a rank silent after several of these
+}  // namespace
+
+bool Heartbeat::Start(SegmentWriter& writer) noexcept {
+  sigset_t all, previous;
+  sigfillset(&all);
+  if (pthread_sigmask(SIG_SETMASK, &all, &previous) != 0) return false;
+  bool started = true;
+  try {
+    thread_ = std::thread([this, &writer] { Run(writer); });
+    pthread_setname_np(thread_.native_handle(), "neuraldbg");
+  } catch (...) {
+    started = false;
+  }
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  return started;
+}
+
+void Heartbeat::Run(SegmentWriter& writer) noexcept {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    writer.Heartbeat();
+    wake_.wait_for(lock, kPeriod, [this] { return stop_; });
+  }
+}
+
+void Heartbeat::Stop() noexcept {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+}  // namespace neuraldbg

@@ -1,0 +1,124 @@
+// One attached training rank: its segment, its table of sites, and where it is in the run (step, micro-batch, mode).
+//
+// Owner: the session table. Thread-safety: the operators' calls (Observe*, the parameter calls) may come from any
+// thread; calls that open or close a step come from the thread that runs the optimizer, and everything between them
+// counts towards the step in which it happened. Nothing throws. Nothing waits either, except Close, which joins the
+// heartbeat thread: a lock that is taken elsewhere makes an observation be skipped and counted.
+//
+// Invariant: attempts_total of a STEP record is the number of pushes up to and including that record.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "agent/src/heartbeat.h"
+#include "agent/src/loss_statistics.h"
+#include "agent/src/packing.h"
+#include "agent/src/parameter_observer.h"
+#include "agent/src/tensor_statistics.h"
+#include "shared/manifest.h"
+#include "shared/record.h"
+#include "shared/ring_writer.h"
+
+namespace neuraldbg {
+
+// How the tensors of a site are read; what the manifest says about it is in SiteEntry.
+struct SiteReading {
+  Phase phase = Phase::kForward;
+  bool requires_grad = false;
+  StatisticsOptions options;
+  std::uint32_t optimizer_group = kNoSite;
+};
+
+// agent_ns counts since attach; nonfinite_* count records whose tensor held a NaN or Inf.
+struct SessionStatus {
+  std::uint64_t attempts = 0, dropped = 0, agent_ns = 0;
+  std::uint64_t records_this_step = 0, nonfinite_this_step = 0, nonfinite_total = 0;
+  std::uint64_t step = 0, skipped_tensors = 0;
+  std::uint32_t lane_capacity = 0;
+  bool enabled = false;
+};
+
+class RankSession {
+ public:
+  // On failure `reason` holds one sentence.
+  static std::unique_ptr<RankSession> Create(const SegmentOptions& options, RunEntry run, std::string& reason) noexcept;
+  ~RankSession();
+  RankSession(const RankSession&) = delete;
+  RankSession& operator=(const RankSession&) = delete;
+
+  // Clean end: nothing is pushed afterwards, the segment is marked closed, the heartbeat thread is joined.
+  void Close() noexcept;
+
+  // The site's id, or kNoSite when tables or manifest are full.
+  std::uint32_t AddSite(SiteEntry entry, const SiteReading& reading) noexcept;
+  bool UpdateSite(SiteEntry entry, const SiteReading& reading) noexcept;
+  void Append(const ManifestEntry& entry) noexcept { (void)writer_->manifest().Append(entry); }
+  void Ready(bool graph_exact, std::uint32_t planned_sites, std::uint32_t parameters) noexcept;
+
+  void Arm(bool tensors) noexcept { armed_.store(tensors, std::memory_order_relaxed); }
+  bool armed() const noexcept { return armed_.load(std::memory_order_relaxed); }
+  void SetContext(bool training, bool grad_mode, std::uint32_t microbatch) noexcept;
+
+  void ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind) noexcept;
+  void ObserveLoss(std::uint32_t site, const LossInput& input) noexcept;
+  void SkipTensor() noexcept { skipped_.fetch_add(1, std::memory_order_relaxed); }
+  void ParameterInit(std::uint32_t site, const TensorView& value) noexcept;
+  // `gradient` may be null, or sparse and the like (`gradient_present` without a view).
+  void ParameterBefore(std::uint32_t site, const TensorView& value, const TensorView* gradient,
+                       bool gradient_present) noexcept;
+  void ParameterAfter(std::uint32_t site, const TensorView& value) noexcept;
+
+  // The caller fills kind, payload, validity and its own flags; head fields that the session knows are set here. Returns
+  // false for a site that does not exist.
+  bool Emit(std::uint32_t site, Record& record) noexcept;
+
+  // Sums over the parameters of one optimizer group that were observed in this step; false when there were none.
+  bool GroupSums(std::uint32_t group, GroupTotals& sums) noexcept { return parameters_.GroupSums(group, sums); }
+
+  // Completes the payload (accounting, agent time), pushes it and opens the next step. Returns the step it closed.
+  std::uint64_t EndStep(std::uint32_t site, Record& record) noexcept;
+
+  std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
+  void AddAgentTime(std::uint64_t nanoseconds) noexcept { agent_ns_.fetch_add(nanoseconds, std::memory_order_relaxed); }
+  SessionStatus Status() const noexcept;
+  const std::string& path() const noexcept { return writer_->path(); }
+
+ private:
+  struct SiteState;
+
+  RankSession(std::unique_ptr<SegmentWriter> writer, RunEntry run, std::uint32_t site_capacity);
+  bool Exists(std::uint32_t site) const noexcept { return site < site_count_.load(std::memory_order_acquire); }
+  std::uint16_t NextCall(SiteState& site) noexcept;
+  void CountNonfinite(std::uint64_t elements) noexcept;
+
+  std::unique_ptr<SegmentWriter> writer_;
+  std::unique_ptr<Heartbeat> heartbeat_;
+  ParameterObserver parameters_;
+
+  std::mutex sites_mutex_;  // guards run_ and the adding of sites; operators only read published ones
+  RunEntry run_;
+  std::uint32_t site_capacity_;  // drop counters of the segment: a record of a further site could not be accounted for
+  std::unique_ptr<SiteState[]> sites_;
+  std::atomic<std::uint32_t> site_count_{0};
+
+  std::atomic<bool> armed_{true};
+  std::atomic<bool> training_{true};
+  std::atomic<bool> grad_mode_{true};
+  std::atomic<std::uint32_t> microbatch_{0};
+  std::atomic<std::uint64_t> step_{0};
+  std::atomic<std::uint64_t> epoch_{1};  // changes with step and micro-batch; calls of a site are counted within one
+
+  std::atomic<std::uint64_t> agent_ns_{0};  // since attach
+  std::uint64_t agent_ns_at_step_ = 0;      // only EndStep touches it
+  std::atomic<std::uint64_t> records_this_step_{0};
+  std::atomic<std::uint64_t> nonfinite_this_step_{0};
+  std::atomic<std::uint64_t> nonfinite_total_{0};
+  std::atomic<std::uint64_t> skipped_{0};
+};
+
+}  // namespace neuraldbg
