@@ -48,6 +48,8 @@ class RankReader {
   std::size_t Drain();
   // Steps that are finished, in order. After Drain.
   std::vector<StepFrame> TakeFrames();
+  std::size_t frames_waiting() const { return frames_.size(); }
+  bool manifest_waiting() const { return !new_entries_.empty(); }
   // The producer is gone and nothing is pending: ends the steps in the making as incomplete.
   void FinishSteps();
 

@@ -1,0 +1,64 @@
+// The daemon's configuration: flag > environment > TOML file > default, validated once into a plain struct.
+//
+// Pure apart from reading the configuration file: the environment and the identity of the user come in as values, so
+// that every rule can be tested.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace neuraldbg {
+
+struct Config {
+  std::string shm_directory = "/dev/shm";
+  std::string data_directory;
+  std::vector<std::string> grpc;  // "unix:/absolute/path" or "HOST:PORT"
+  std::optional<std::string> http;
+  std::string host_name;  // empty: as the agent says
+  std::optional<double> exit_when_idle_s;
+  std::string token_file;
+  std::vector<std::uint32_t> allowed_uids;
+  std::string log_level = "info";
+  // Segments of these users are drained: only the daemon's own, except for root and the service user.
+  std::optional<std::uint32_t> segment_uid;
+};
+
+// Who runs the daemon and in which surroundings.
+struct Surroundings {
+  std::function<std::optional<std::string>(const std::string&)> environment;
+  std::uint32_t uid = 0;
+  std::string user_name;
+  std::string home;
+  std::function<bool(const std::string&)> is_directory;
+
+  static Surroundings OfThisProcess();
+};
+
+// What the command line asks for.
+struct CommandLine {
+  Config config;
+  bool check_only = false;
+  std::optional<std::string> print;  // --help, --version: print it and exit 0
+};
+
+// INVALID_ARGUMENT: one sentence that names the flag, variable or key and where it stands.
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
+                                             const Surroundings& surroundings);
+
+// Service user: its daemon serves all users of a host whose segments its group may read (docs/operating.md).
+inline constexpr std::string_view kServiceUser = "neuraldbg";
+
+// "<XDG_RUNTIME_DIR or /run/user/UID or /tmp/neuraldbg-UID>/neuraldbg": the agent and the CLI compute the same.
+std::string RuntimeDirectory(const Surroundings& surroundings);
+std::string DefaultDataDirectory(const Surroundings& surroundings);
+
+// The effective configuration as TOML, for --check-config.
+std::string ToToml(const Config& config);
+
+}  // namespace neuraldbg

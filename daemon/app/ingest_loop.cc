@@ -1,0 +1,228 @@
+#include "daemon/app/ingest_loop.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shared/segment_sweep.h"
+
+namespace neuraldbg {
+namespace {
+
+std::int64_t Nanoseconds(IngestLoop::Clock::time_point time) {
+  return time.time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+}  // namespace
+
+IngestLoop::IngestLoop(Store& store, EventFeed& feed, IngestOptions options)
+    : store_(store),
+      feed_(feed),
+      options_(std::move(options)),
+      watcher_(options_.watcher),
+      idle_since_ns_(Nanoseconds(Clock::now())) {}
+
+void IngestLoop::Run() {
+  const Clock::time_point started = Clock::now();
+  busy_at_ = started;
+  for (;;) {
+    const Clock::time_point now = Clock::now();
+    LookForSegments(now);
+    const std::size_t drained = TurnAll(now);
+    if (drained > 0) busy_at_ = now;
+    counters_.slots_drained.fetch_add(drained, std::memory_order_relaxed);
+    RemoveEnded();
+    if (!orphans_closed_ && now - started >= kOrphansAfter) CloseOrphans(now);
+    Wait(Pause(now));
+    const std::lock_guard lock(mutex_);
+    if (stop_) break;
+  }
+  FlushAll();
+}
+
+void IngestLoop::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_all();
+}
+
+std::chrono::nanoseconds IngestLoop::idle_for() const {
+  const std::int64_t since = idle_since_ns_.load(std::memory_order_relaxed);
+  return std::chrono::nanoseconds(since == 0 ? 0 : Nanoseconds(Clock::now()) - since);
+}
+
+void IngestLoop::LookForSegments(Clock::time_point now) {
+  const bool force = now - looked_at_ >= kForcedLookPeriod;
+  if (force) looked_at_ = now;
+  if (now - swept_at_ >= kSweepPeriod) {
+    swept_at_ = now;
+    SweepSegments({.directory = options_.watcher.directory, .uid = static_cast<std::uint32_t>(::geteuid())});
+  }
+  if (!watcher_.DirectoryChanged(force)) return;
+  SegmentWatcher::Scan scan = watcher_.Look([this](const SegmentUuid& uuid) -> std::optional<SegmentHistory> {
+    absl::StatusOr<std::optional<Store::SegmentResume>> resume = store_.ResumeSegment(uuid);
+    if (!resume.ok() || !resume->has_value()) return std::nullopt;
+    Store::SegmentResume& known = **resume;
+    return SegmentHistory{
+        .key = known.key, .lane_heads = std::move(known.lane_heads), .state = std::move(known.assembler_state)};
+  });
+  if (!scan.directory_error.empty() && limiter_.Allow("directory")) {
+    spdlog::error("{} cannot be searched for segments: {}", options_.watcher.directory, scan.directory_error);
+  }
+  for (const RefusedSegment& refused : scan.refused) {
+    counters_.segments_refused.fetch_add(1, std::memory_order_relaxed);
+    if (limiter_.Allow("refused")) spdlog::warn("{} is left alone: {}", refused.path, refused.reason);
+  }
+  for (AdoptedSegment& segment : scan.adopted) {
+    counters_.segments_adopted.fetch_add(1, std::memory_order_relaxed);
+    if (limiter_.Allow("adopted")) {
+      spdlog::info("draining {} (rank {}, pid {}, uid {})", segment.reader->identity().path,
+                   segment.reader->identity().rank, segment.reader->identity().pid,
+                   segment.reader->identity().owner_uid);
+    }
+    drivers_.push_back(std::make_unique<RankDriver>(std::move(segment), store_, feed_, options_.host_name));
+  }
+}
+
+std::size_t IngestLoop::TurnAll(Clock::time_point now) {
+  if (now < store_retry_at_) return 0;
+  std::size_t drained = 0;
+  const auto open = [this](const StoredRun& run) { return OpenSession(run); };
+  for (const auto& driver : drivers_) {
+    const absl::StatusOr<std::size_t> turn = driver->Turn(open, now);
+    if (!turn.ok()) {
+      // The engine is ahead of the store by this commit: no other rank may store a snapshot before it.
+      StoreFailed(turn.status(), now);
+      return drained;
+    }
+    drained += *turn;
+  }
+  return drained;
+}
+
+void IngestLoop::StoreFailed(const absl::Status& status, Clock::time_point now) {
+  counters_.store_failures.fetch_add(1, std::memory_order_relaxed);
+  store_retry_at_ = now + kStoreRetryPeriod;
+  if (limiter_.Allow("store")) {
+    spdlog::error("the store refuses data, records wait in shared memory: {}", status.ToString());
+  }
+}
+
+void IngestLoop::RemoveEnded() {
+  for (const auto& driver : drivers_) {
+    if (driver->state() == RankDriver::State::kLive) continue;
+    watcher_.Retire(driver->path());
+    if (driver->state() == RankDriver::State::kGivenUp) {
+      if (limiter_.Allow("given up")) spdlog::warn("{} is given up: {}", driver->path(), driver->reason());
+      continue;
+    }
+    RunSession& session = *driver->session();
+    if (limiter_.Allow("ended")) {
+      spdlog::info("run {}: rank {} {}", session.run().display_name, driver->rank(),
+                   driver->fate() == RankFate::kFinished ? "finished" : "died");
+    }
+    if (--session.live_ranks == 0) EndRun(session);
+  }
+  std::erase_if(drivers_, [](const auto& driver) { return driver->state() != RankDriver::State::kLive; });
+  if (!drivers_.empty()) {
+    idle_since_ns_.store(0, std::memory_order_relaxed);
+  } else if (idle_since_ns_.load(std::memory_order_relaxed) == 0) {
+    idle_since_ns_.store(Nanoseconds(Clock::now()), std::memory_order_relaxed);
+  }
+}
+
+// A run has ended when none of its ranks is live. It died if the newest incarnation of any rank did.
+void IngestLoop::EndRun(RunSession& session) {
+  const StoredRun run = session.run();
+  sessions_.erase(run.id);
+  const absl::StatusOr<std::vector<StoredRank>> ranks = store_.ListRanks(run.id);
+  if (!ranks.ok()) return StoreFailed(ranks.status(), Clock::now());
+  std::map<std::uint32_t, std::pair<std::uint32_t, RankState>> newest;  // rank -> (incarnation, state)
+  for (const StoredRank& rank : *ranks) {
+    auto& entry = newest[rank.key.rank];
+    if (rank.key.incarnation >= entry.first) entry = {rank.key.incarnation, rank.state};
+  }
+  const bool died = std::any_of(newest.begin(), newest.end(),
+                                [](const auto& entry) { return entry.second.second == RankState::kDied; });
+  if (const absl::Status status = store_.SetRunState(run.id, died ? RunState::kDied : RunState::kFinished);
+      !status.ok()) {
+    StoreFailed(status, Clock::now());
+  }
+  feed_.Publish(run.id, {}, false);
+  if (options_.on_run_end) options_.on_run_end(store_, run);
+}
+
+// Runs that an earlier life left running and whose segments are gone (a reboot, an operator): nobody will ever end
+// them.
+void IngestLoop::CloseOrphans(Clock::time_point now) {
+  orphans_closed_ = true;
+  const absl::StatusOr<std::vector<StoredRun>> runs = store_.ListRuns();
+  if (!runs.ok()) return StoreFailed(runs.status(), now);
+  for (const StoredRun& run : *runs) {
+    if (run.state != RunState::kRunning || sessions_.contains(run.id)) continue;
+    if (const absl::Status status = CloseOrphan(run, now); !status.ok()) return StoreFailed(status, now);
+  }
+}
+
+absl::Status IngestLoop::CloseOrphan(const StoredRun& run, Clock::time_point now) {
+  spdlog::info("run {}: its segments are gone; taken as died", run.display_name);
+  absl::StatusOr<std::unique_ptr<RunSession>> session = RunSession::Open(store_, run);
+  if (!session.ok()) return session.status();
+  absl::StatusOr<std::vector<StoredRank>> ranks = store_.ListRanks(run.id);
+  if (!ranks.ok()) return ranks.status();
+  for (StoredRank& rank : *ranks) {
+    if (rank.state != RankState::kRunning) continue;
+    Commit commit;
+    commit.rank = rank;
+    commit.rank.state = RankState::kDied;
+    (*session)->CompleteEnded(commit, RankFate::kDied, now);
+    if (absl::Status status = store_.Apply(commit); !status.ok()) return status;
+    feed_.Publish(run.id, commit.transitions, true);
+  }
+  return store_.SetRunState(run.id, RunState::kDied);
+}
+
+absl::StatusOr<RunSession*> IngestLoop::OpenSession(const StoredRun& run) {
+  auto& session = sessions_[run.id];
+  if (session == nullptr) {
+    absl::StatusOr<std::unique_ptr<RunSession>> opened = RunSession::Open(store_, run);
+    if (!opened.ok()) {
+      sessions_.erase(run.id);
+      return opened.status();
+    }
+    session = *std::move(opened);
+    if (run.state != RunState::kRunning) {
+      if (absl::Status status = store_.SetRunState(run.id, RunState::kRunning); !status.ok()) return status;
+    }
+  }
+  return session.get();
+}
+
+void IngestLoop::FlushAll() {
+  const Clock::time_point now = Clock::now();
+  for (const auto& driver : drivers_) {
+    if (const absl::Status status = driver->Flush(now); !status.ok()) {
+      // Not lost: the records stay in shared memory and the next daemon finds them.
+      spdlog::error("the store refuses the last data, records stay in shared memory: {}", status.ToString());
+      break;
+    }
+  }
+  drivers_.clear();
+  sessions_.clear();
+}
+
+std::chrono::milliseconds IngestLoop::Pause(Clock::time_point now) const {
+  const auto quiet = now - busy_at_;
+  if (quiet < kBusyFor) return kPauseBusy;
+  return quiet < kWaitingFor ? kPauseWaiting : kPauseIdle;
+}
+
+void IngestLoop::Wait(std::chrono::milliseconds pause) {
+  std::unique_lock lock(mutex_);
+  stopped_.wait_for(lock, pause, [this] { return stop_; });
+}
+
+}  // namespace neuraldbg
