@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         import neuraldbg
 
-        with neuraldbg.attach(training.model, optimizer=training.optimizer, run=options.run) as session:
+        with neuraldbg.attach(training.model, optimizer=training.optimizer, run=options.run, cadence=1) as session:
             losses = train(training, forward, session)
     print(f"{len(losses)} steps, loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     return 0

@@ -79,7 +79,7 @@ def warm_up(steps: int, total: int) -> Callable[[int], float]:
 def train(training: Training, forward: Callable[[Tensor], Tensor] | None = None, session: Any = None) -> list[float]:
     """Run it. `forward` is the model to call (compiled or not), `session` the agent's session, if there is one."""
     model, optimizer = training.model, training.optimizer
-    forward = forward or model
+    forward = model if forward is None else forward
     rates = [group["lr"] for group in optimizer.param_groups]
     for step in range(training.steps):
         if training.schedule is not None:

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios measured side by side. Figures go to docs/evaluation.md."""
