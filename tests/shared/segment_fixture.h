@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "shared/ring_layout.h"
 #include "shared/ring_reader.h"
 #include "shared/ring_writer.h"
 #include "tests/shared/scratch_directory.h"
@@ -90,5 +92,20 @@ class SegmentTest : public ::testing::Test {
  private:
   ScratchDirectory directory_;
 };
+
+// A closed, valid segment that no process owns any more, with one record and one manifest entry in it.
+inline std::string MakeClosedSegment(const SegmentOptions& options) {
+  const auto writer = CreateOrFail(options);
+  if (writer == nullptr) return {};
+  writer->Push(MakeRecord(1, 1));
+  writer->manifest().Append(MarkEntry{1, "made"});
+  return writer->path();
+}
+
+inline SegmentHeader ReadHeader(const std::string& path) {
+  SegmentHeader header{};
+  std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof header);
+  return header;
+}
 
 }  // namespace neuraldbg::testing

@@ -1,4 +1,4 @@
-// The segment as a file: how it comes to be, what a reader refuses, and who cleans up.
+// The segment as a file: how it comes to be and who cleans up. What a reader refuses: hostile_segment_test.cc.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -22,33 +22,10 @@ namespace fs = std::filesystem;
 
 class SegmentFileTest : public SegmentTest {
  protected:
-  // A closed, valid segment that no process owns any more.
-  std::string MakeClosedSegment() {
-    const auto writer = CreateOrFail(Options());
-    writer->Push(MakeRecord(1, 1));
-    return writer->path();
-  }
   std::size_t FilesInDirectory() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(directory()), fs::directory_iterator()));
   }
 };
-
-SegmentHeader ReadHeader(const std::string& path) {
-  SegmentHeader header{};
-  std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof header);
-  return header;
-}
-
-void WriteHeader(const std::string& path, SegmentHeader header, bool fix_checksum) {
-  if (fix_checksum) header.crc = HeaderChecksum(header);
-  std::fstream(path, std::ios::binary | std::ios::in | std::ios::out)
-      .write(reinterpret_cast<const char*>(&header), sizeof header);
-}
-
-Errc AttachError(const std::string& path, std::optional<std::uint32_t> uid = {}) {
-  const auto reader = SegmentReader::Attach(path, uid);
-  return reader.ok() ? Errc::kOk : reader.error().code;
-}
 
 TEST_F(SegmentFileTest, PublishesOneFileWithOwnerOnlyAccess) {
   const auto writer = CreateOrFail(Options());
@@ -137,198 +114,6 @@ TEST_F(SegmentFileTest, UnusableOptionsAreRefused) {
   EXPECT_EQ(error(options), Errc::kNotFound);
 }
 
-TEST_F(SegmentFileTest, ReaderRefusesWhatItDoesNotUnderstand) {
-  const std::string path = MakeClosedSegment();
-  const SegmentHeader good = ReadHeader(path);
-  ASSERT_EQ(AttachError(path), Errc::kOk);
-
-  SegmentHeader header = good;
-  header.magic[0] = 'X';
-  WriteHeader(path, header, true);
-  EXPECT_EQ(AttachError(path), Errc::kBadMagic);
-
-  header = good;
-  header.major = kLayoutMajor + 1;
-  WriteHeader(path, header, true);
-  EXPECT_EQ(AttachError(path), Errc::kBadVersion);
-
-  header = good;
-  header.minor = kLayoutMinor + 1;
-  WriteHeader(path, header, true);
-  EXPECT_EQ(AttachError(path), Errc::kOk) << "a later minor version only adds";
-
-  header = good;
-  header.layout_hash ^= 1;
-  WriteHeader(path, header, true);
-  EXPECT_EQ(AttachError(path), Errc::kBadLayout);
-
-  header = good;
-  header.rank ^= 1;
-  WriteHeader(path, header, false);
-  EXPECT_EQ(AttachError(path), Errc::kBadLayout) << "checksum";
-
-  header = good;
-  header.record_bytes = 64;
-  WriteHeader(path, header, true);
-  EXPECT_EQ(AttachError(path), Errc::kBadLayout);
-
-  WriteHeader(path, good, false);
-  EXPECT_EQ(AttachError(path), Errc::kOk);
-}
-
-TEST_F(SegmentFileTest, ReaderRefusesEveryGeometryThatTheFileDoesNotHave) {
-  const std::string path = MakeClosedSegment();
-  const SegmentHeader good = ReadHeader(path);
-  const std::uint32_t values[] = {0, 1, 3, 128, 1u << 20, 1u << 31, 0xffffffffu};
-  for (std::uint32_t SegmentGeometry::*field :
-       {&SegmentGeometry::lanes, &SegmentGeometry::lane_capacity, &SegmentGeometry::sites,
-        &SegmentGeometry::manifest_bytes, &SegmentGeometry::black_box_records}) {
-    for (const std::uint32_t value : values) {
-      SegmentHeader header = good;
-      header.geometry.*field = value;
-      // Where rounding to pages hides the change, the claim is true of the file as well.
-      if (IsAcceptable(header.geometry) && ComputeOffsets(header.geometry) == good.offsets) continue;
-      WriteHeader(path, header, true);
-      EXPECT_EQ(AttachError(path), Errc::kBadLayout) << value;
-      // The same with offsets that follow from the claimed geometry.
-      header.offsets = ComputeOffsets(header.geometry);
-      WriteHeader(path, header, true);
-      EXPECT_EQ(AttachError(path), Errc::kBadLayout) << value;
-    }
-  }
-}
-
-TEST_F(SegmentFileTest, ReaderRefusesFilesOfTheWrongSort) {
-  const std::string path = MakeClosedSegment();
-  const std::string link = directory() + "/link";
-  fs::create_symlink(path, link);
-  EXPECT_EQ(AttachError(link), Errc::kBadOwner);
-  EXPECT_EQ(AttachError(directory()), Errc::kIo) << "a directory cannot be opened for writing";
-  EXPECT_EQ(AttachError(directory() + "/missing"), Errc::kNotFound);
-  ASSERT_EQ(::mkfifo((directory() + "/fifo").c_str(), 0600), 0);
-  EXPECT_EQ(AttachError(directory() + "/fifo"), Errc::kBadOwner) << "and must not block";
-  EXPECT_EQ(AttachError(path, ::geteuid() + 1), Errc::kBadOwner);
-  EXPECT_EQ(AttachError(path, ::geteuid()), Errc::kOk);
-  ASSERT_EQ(::chmod(path.c_str(), 0666), 0);
-  EXPECT_EQ(AttachError(path), Errc::kBadOwner);
-  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
-  for (const std::uintmax_t bytes : {std::uintmax_t{0}, std::uintmax_t{100}}) {
-    fs::resize_file(path, bytes);
-    EXPECT_EQ(AttachError(path), Errc::kBadMagic);
-  }
-}
-
-TEST_F(SegmentFileTest, ReaderRefusesAFileOfAnotherSize) {
-  const std::string path = MakeClosedSegment();
-  const std::uintmax_t bytes = fs::file_size(path);
-  fs::resize_file(path, bytes + 4096);
-  EXPECT_EQ(AttachError(path), Errc::kBadLayout);
-  fs::resize_file(path, bytes - 4096);
-  EXPECT_EQ(AttachError(path), Errc::kBadLayout);
-}
-
-TEST_F(SegmentFileTest, CorruptSlotsAreSkippedAndCounted) {
-  const auto writer = CreateOrFail(Options());
-  for (std::uint64_t step = 0; step < 10; ++step) writer->Push(MakeRecord(2, step));
-  const SegmentHeader header = ReadHeader(writer->path());
-  const auto poke = [&](std::size_t slot, std::size_t offset, std::uint8_t value) {
-    std::fstream file(writer->path(), std::ios::binary | std::ios::in | std::ios::out);
-    file.seekp(static_cast<std::streamoff>(header.offsets.records + slot * kRecordBytes + offset));
-    file.put(static_cast<char>(value));
-  };
-  // Opening the file in the owner's process costs the lock, but this test does not ask for the owner.
-  poke(1, offsetof(Record, kind), 0);
-  poke(2, offsetof(Record, kind), kRecordKindCount);
-  poke(3, offsetof(Record, phase), kPhaseCount);
-  poke(4, offsetof(Record, dtype), 200);
-  poke(5, offsetof(Record, site) + 2, 1);
-  poke(6, offsetof(Record, tag), 0xaa);
-  poke(7, offsetof(Record, attempt), 3);
-  const auto reader = AttachOrFail(writer->path());
-  std::vector<std::uint64_t> steps;
-  for (const Record& record : DrainAll(*reader)) steps.push_back(record.step);
-  EXPECT_EQ(steps, (std::vector<std::uint64_t>{0, 8, 9}));
-  EXPECT_EQ(reader->counters()[0].invalid, 7u);
-  EXPECT_EQ(reader->counters()[0].consumed, 3u);
-}
-
-TEST_F(SegmentFileTest, AnImpossibleTailIsSkippedThenQuarantined) {
-  const std::string path = MakeClosedSegment();
-  const SegmentHeader header = ReadHeader(path);
-  const auto reader = AttachOrFail(path);
-  ASSERT_EQ(DrainAll(*reader).size(), 1u);
-  for (std::uint64_t round = 1; round <= 9; ++round) {
-    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-    file.seekp(static_cast<std::streamoff>(header.offsets.producer + sizeof(ProducerState) +
-                                           offsetof(ProducerLane, tail)));
-    const std::uint64_t tail = round * 1'000'000;
-    file.write(reinterpret_cast<const char*>(&tail), sizeof tail);
-    file.close();
-    EXPECT_TRUE(reader->Pending());
-    EXPECT_EQ(DrainAll(*reader).size(), 0u);
-    EXPECT_EQ(reader->counters()[0].resyncs, round);
-    EXPECT_EQ(reader->counters()[0].quarantined, round == 9);
-  }
-  EXPECT_FALSE(reader->Pending());
-}
-
-TEST_F(SegmentFileTest, ACorruptHeadNeverLetsTheWriterOverwrite) {
-  const auto writer = CreateOrFail(Options());
-  const auto reader = AttachOrFail(writer->path());
-  for (std::uint64_t step = 0; step < 64; ++step) ASSERT_EQ(writer->Push(MakeRecord(0, step)), PushOutcome::kPushed);
-  const SegmentHeader header = ReadHeader(writer->path());
-  const std::uint64_t head = 1'000'000;  // ahead of the tail
-  std::fstream file(writer->path(), std::ios::binary | std::ios::in | std::ios::out);
-  file.seekp(static_cast<std::streamoff>(header.offsets.consumer + sizeof(ConsumerState)));
-  file.write(reinterpret_cast<const char*>(&head), sizeof head);
-  file.close();
-  EXPECT_EQ(writer->Push(MakeRecord(0, 64)), PushOutcome::kDropped);
-  std::uint64_t next = 0;
-  for (const Record& record : DrainAll(*reader)) EXPECT_EQ(record.step, next++);
-  EXPECT_EQ(next, 64u);
-}
-
-TEST_F(SegmentFileTest, TruncationUnderTheMappingPoisonsTheReaderAlone) {
-  const std::string path = MakeClosedSegment();
-  const auto reader = AttachOrFail(path);
-  const auto other_path = MakeClosedSegment();
-  const auto other = AttachOrFail(other_path);
-  fs::resize_file(path, 0);
-  EXPECT_EQ(DrainAll(*reader).size(), 0u);
-  EXPECT_TRUE(reader->poisoned());
-  EXPECT_FALSE(reader->Pending());
-  reader->Release();
-  EXPECT_NE(reader->manifest().Poll([](const ManifestEntry&) { ADD_FAILURE(); }).code, Errc::kFull);
-  reader->counters();
-  reader->SiteDropped(3);
-  EXPECT_EQ(DrainAll(*other).size(), 1u);
-  EXPECT_FALSE(other->poisoned());
-}
-
-TEST_F(SegmentFileTest, TruncationOfTheRecordsAloneIsNoticed) {
-  const std::string path = MakeClosedSegment();
-  const auto reader = AttachOrFail(path);
-  fs::resize_file(path, ReadHeader(path).offsets.records);
-  EXPECT_TRUE(reader->Pending());
-  EXPECT_EQ(DrainAll(*reader).size(), 0u);
-  EXPECT_TRUE(reader->poisoned());
-}
-
-TEST_F(SegmentFileTest, FaultsOutsideSegmentsStillKill) {
-  const std::string path = MakeClosedSegment();
-  const std::string foreign = directory() + "/foreign";
-  std::ofstream(foreign) << "x";
-  ChildProcess child([&] {
-    const auto reader = SegmentReader::Attach(path);
-    const int fd = ::open(foreign.c_str(), O_RDWR);
-    const auto* memory =
-        static_cast<volatile char*>(::mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd, 0));
-    return static_cast<int>(memory[4096]);
-  });
-  // A sanitizer's own handler was there before, and ends the process in its own way.
-  EXPECT_NE(child.Wait(), 0);
-}
-
 TEST_F(SegmentFileTest, TheWriterNoticesThatItsFileIsGone) {
   const auto writer = CreateOrFail(Options());
   EXPECT_FALSE(writer->Unlinked());
@@ -338,13 +123,13 @@ TEST_F(SegmentFileTest, TheWriterNoticesThatItsFileIsGone) {
 }
 
 TEST_F(SegmentFileTest, UnlinkRemovesThisFileOnly) {
-  const std::string path = MakeClosedSegment();
+  const std::string path = MakeClosedSegment(Options());
   const auto reader = AttachOrFail(path);
   fs::rename(path, directory() + "/elsewhere");
   std::ofstream(path) << "somebody else's";
   reader->Unlink();
   EXPECT_TRUE(fs::exists(path));
-  const std::string second = MakeClosedSegment();
+  const std::string second = MakeClosedSegment(Options());
   AttachOrFail(second)->Unlink();
   EXPECT_FALSE(fs::exists(second));
 }
@@ -365,7 +150,7 @@ TEST_F(SegmentFileTest, ReadersInTheOwnersProcessDoNotCostTheLock) {
 }
 
 TEST_F(SegmentFileTest, SweepRemovesOldLeftoversOnly) {
-  const std::string dead = MakeClosedSegment();
+  const std::string dead = MakeClosedSegment(Options());
   const auto living = CreateOrFail(Options());
   const std::string foreign = directory() + "/something.else";
   std::ofstream(foreign) << "x";
