@@ -1,0 +1,181 @@
+#include "daemon/infer/candidates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "daemon/infer/chain.h"
+#include "daemon/infer/mechanism.h"
+
+namespace neuraldbg {
+namespace {
+
+using namespace threshold;
+
+constexpr std::size_t kMaxCauses = 8;           // per incident; more of them help nobody
+constexpr double kLossInputChange = 1.5;        // log2: a loss whose inputs moved by more is a symptom of them
+constexpr double kFallbackEvidence = 0.5;
+
+class CauseFinder {
+ public:
+  CauseFinder(const RankDetectors& detectors, std::uint64_t alarm_step)
+      : detectors_(detectors), mechanism_(detectors), alarm_step_(alarm_step),
+        suspects_(FindSuspects(detectors, alarm_step)) {}
+
+  std::vector<Cause> Find() {
+    AddCollapse();
+    // Where nothing passes at the candidate level, weak mechanisms get a second look at half of it.
+    for (const double level : {kCandidateLevel, 0.5 * kCandidateLevel}) {
+      for (const Suspect& suspect : suspects_) Judge(suspect, level);
+      if (found_any_) break;
+    }
+    std::stable_sort(causes_.begin(), causes_.end(), [](const Cause& a, const Cause& b) {
+      return a.explained != b.explained ? b.explained : Earlier(a, b);
+    });
+    if (causes_.empty() && !suspects_.empty()) AddFallback(suspects_.front());
+    if (causes_.size() > kMaxCauses) causes_.resize(kMaxCauses);
+    SplitOverCauses(detectors_, causes_);
+    return std::move(causes_);
+  }
+
+ private:
+  // Gradients of all parameters shrank behind the backward pass: clipping, scaling, synchronisation.
+  void AddCollapse() {
+    if (!detectors_.parameters().all_gradients_collapsed()) return;
+    Cause cause;
+    cause.finding.kind = HypothesisKind::UPDATE_TOO_SMALL;
+    cause.finding.step = detectors_.parameters().collapse_step();
+    cause.finding.detected = alarm_step_;
+    cause.finding.phase = Phase::kGradientSync;
+    cause.finding.score = 20;
+    cause.finding.statistic = Statistic::kGradientRms;
+    cause.finding.note =
+        "The gradients of all parameters shrank together although those of the activations did not: something between "
+        "backward and the optimizer (clipping, unscaling, averaging) takes them away.";
+    cause.excess = 9;
+    causes_.push_back(std::move(cause));
+  }
+
+  void Judge(const Suspect& suspect, double level) {
+    Cause cause;
+    switch (suspect.side) {
+      case Side::kForward:
+      case Side::kBackward:
+        if (!JudgeNode(suspect, level, cause)) return;
+        break;
+      case Side::kLoss:
+        if (LossInputsMoved(suspect)) return;
+        cause = mechanism_.Describe(suspect, suspect.tick);
+        break;
+      case Side::kBatch:
+      case Side::kUpdate:
+        cause = mechanism_.Describe(suspect, suspect.tick);
+        break;
+    }
+    if (suspect.side != Side::kForward && suspect.side != Side::kBackward) {
+      cause.excess = suspect.evidence;
+      cause.finding.score = suspect.evidence;
+    }
+    if (suspect.side == Side::kUpdate) {
+      const std::uint32_t node = detectors_.graph().parameters()[suspect.index].node;
+      cause.explained = mechanism_.GradientExplainsUpdate(node, cause.finding.step);
+    }
+    cause.finding.detected = alarm_step_;
+    Keep(std::move(cause));
+  }
+
+  bool JudgeNode(const Suspect& suspect, double level, Cause& cause) {
+    const OwnChange own = mechanism_.OwnChangeOf(suspect);
+    double evidence = own.evidence;
+    const bool sink = suspect.side == Side::kBackward && detectors_.graph().nodes()[suspect.index].sink;
+    if (sink) evidence = std::max(evidence, suspect.evidence);
+    if (evidence < level || own.excess < kOwnExcess) return false;
+    // Weight update -> forward gain -> backward gain: the change belongs to the earliest pass that shows it.
+    Suspect blamed = suspect;
+    if (suspect.side == Side::kBackward) {
+      const std::uint32_t forward = mechanism_.ForwardChangeBehind(suspect, own);
+      if (forward != kNoSite) blamed.side = Side::kForward, blamed.index = forward;
+    }
+    double change = own.change;
+    if (blamed.index != suspect.index || blamed.side != suspect.side) change = mechanism_.GainChange(blamed, own.tick);
+    cause = mechanism_.Describe(blamed, own.tick);
+    cause.finding.step = suspect.step;
+    cause.finding.score = evidence;
+    cause.excess = own.excess;
+    cause.own_change = change;
+    if (blamed.side == Side::kForward) BlameUpdate(blamed, own.tick, cause);
+    return true;
+  }
+
+  void BlameUpdate(const Suspect& forward, std::uint64_t tick, Cause& cause) {
+    const UpdateEdge edge = mechanism_.UpdateBehind(forward, tick, std::fabs(cause.own_change));
+    if (edge.known && edge.explains) {
+      mechanism_.MoveToUpdate(forward.index, edge, cause);
+      cause.explained = mechanism_.GradientExplainsUpdate(forward.index, cause.finding.step);
+    } else if (!edge.known) {
+      cause.pending_node = forward.index;
+      cause.pending_until = alarm_step_ + 2 * std::max(1U, detectors_.observation().rotation_groups);
+    }
+  }
+
+  bool LossInputsMoved(const Suspect& suspect) const {
+    const TensorSeries& tensors = detectors_.tensors();
+    const std::uint64_t tick = tensors.TickOf(suspect.step);
+    for (std::uint32_t i = 0; i < detectors_.graph().node_count(); ++i) {
+      if (!detectors_.graph().nodes()[i].sink) continue;
+      if (std::fabs(tensors.node(i).forward_level.DeviationOrZero(tick)) > kLossInputChange) return true;
+    }
+    return false;
+  }
+
+  // One cause per kind and module: the earliest.
+  void Keep(Cause cause) {
+    found_any_ = true;
+    for (Cause& known : causes_) {
+      if (known.finding.kind != cause.finding.kind || known.finding.module != cause.finding.module) continue;
+      if (Earlier(cause, known)) known = std::move(cause);
+      return;
+    }
+    causes_.push_back(std::move(cause));
+  }
+
+  void AddFallback(const Suspect& suspect) {
+    Cause cause = mechanism_.Describe(suspect, suspect.tick);
+    cause.finding.detected = alarm_step_;
+    cause.finding.score = kFallbackEvidence * suspect.evidence;
+    cause.fallback = true;
+    causes_.push_back(std::move(cause));
+  }
+
+  const RankDetectors& detectors_;
+  Mechanism mechanism_;
+  std::uint64_t alarm_step_;
+  std::vector<Suspect> suspects_;
+  std::vector<Cause> causes_;
+  bool found_any_ = false;
+};
+
+}  // namespace
+
+std::vector<Cause> FindCauses(const RankDetectors& detectors, std::uint64_t alarm_step) {
+  return CauseFinder(detectors, alarm_step).Find();
+}
+
+bool ResolvePending(const RankDetectors& detectors, Cause& cause) {
+  if (cause.pending_node == kNoSite) return false;
+  const std::uint64_t step = detectors.observation().step;
+  if (step > cause.pending_until) {
+    cause.pending_node = kNoSite;
+    return false;
+  }
+  const Mechanism mechanism(detectors);
+  const UpdateEdge edge = mechanism.LateUpdateBehind(cause.pending_node, cause.finding.step,
+                                                     std::fabs(cause.own_change));
+  if (!edge.known) return false;
+  const std::uint32_t node = cause.pending_node;
+  cause.pending_node = kNoSite;
+  if (!edge.explains) return false;
+  mechanism.MoveToUpdate(node, edge, cause);
+  return true;
+}
+
+}  // namespace neuraldbg

@@ -1,0 +1,66 @@
+// A possible cause, exact or statistical, in the one form in which they are ordered against each other; and the incidents
+// that statistical ones are grouped in.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "daemon/detect/detector.h"
+#include "daemon/detect/state_archive.h"
+#include "daemon/model/diagnosis.h"
+
+namespace neuraldbg {
+
+struct Link {
+  std::uint32_t site = kNoSite;
+  std::uint64_t step = 0;
+  Phase phase = Phase::kForward;
+  double share = 0;
+  std::string note;
+  template <typename Archive>
+  void Visit(Archive& archive) {
+    Fields(archive, site, step, phase, share, note);
+  }
+};
+
+struct Cause {
+  Finding finding;
+  bool exact = false;
+  bool explained = false;   // a large update that a large gradient accounts for: sorts behind
+  bool fallback = false;    // nothing changed of its own accord; the earliest deviation stands in, and the verdict is UNSURE
+  double excess = 0;        // own change minus change of the inputs, log2
+  double share = 0;         // of the symptom at the onset step, where it was split
+  // A forward change of a module whose weight was not observed in time: decided when its parameter comes round.
+  std::uint32_t pending_node = kNoSite;
+  std::uint64_t pending_until = 0;
+  double own_change = 0;
+  std::vector<Link> chain;
+
+  bool strong() const { return exact && !finding.weak; }
+  template <typename Archive>
+  void Visit(Archive& archive) {
+    Fields(archive, finding, exact, explained, fallback, excess, share, pending_node, pending_until, own_change, chain);
+  }
+};
+
+// (step, phase, position in the pass): which of two causes comes first.
+inline bool Earlier(const Cause& a, const Cause& b) {
+  const auto key = [](const Finding& f) { return std::tuple(f.step, static_cast<int>(f.phase), f.order); };
+  return key(a.finding) < key(b.finding);
+}
+
+// From the first alarm to eight quiet steps. Causes are ordered, the best first.
+struct Incident {
+  std::uint64_t alarm_step = 0, last_hot_step = 0;
+  std::uint32_t rank = 0;
+  bool open = true;
+  std::uint32_t quiet = 0;
+  std::vector<Cause> causes;
+  template <typename Archive>
+  void Visit(Archive& archive) {
+    Fields(archive, alarm_step, last_hot_step, rank, open, quiet, causes);
+  }
+};
+
+}  // namespace neuraldbg

@@ -1,0 +1,18 @@
+// Sentences for people.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/infer/cause.h"
+#include "daemon/model/sample.h"
+
+namespace neuraldbg {
+
+std::string SummaryOf(const Cause& cause, const Topology& topology);
+// What to do first, by kind.
+const char* RemedyFor(HypothesisKind kind);
+// Kinds that the records cannot tell from this one.
+std::vector<std::string> EquivalentsOf(const Cause& cause);
+
+}  // namespace neuraldbg

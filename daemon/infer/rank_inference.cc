@@ -1,0 +1,98 @@
+#include "daemon/infer/rank_inference.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/infer/candidates.h"
+#include "daemon/infer/chain.h"
+
+namespace neuraldbg {
+
+using namespace threshold;
+
+void RankInference::SetTopology(const Topology& topology) {
+  topology_ = topology;
+  detectors_.SetTopology(topology);
+}
+
+void RankInference::Restart() {
+  detectors_ = RankDetectors();
+  detectors_.SetTopology(topology_);
+  for (Incident& incident : incidents_) incident.open = false;
+  fate_ = RankFate::kRunning;
+}
+
+void RankInference::OnFrame(const StepFrame& frame, std::vector<Transition>& transitions) {
+  if (!frame.training) return;
+  ++steps_seen_;
+  if (frame.applied) ++applied_steps_;
+  last_step_ = frame.step;
+  std::vector<Finding> findings;
+  detectors_.Observe(frame, transitions, findings);
+  for (Finding& finding : findings) AddFinding(std::move(finding));
+  UpdateIncidents(frame.step);
+}
+
+void RankInference::AddFinding(Finding finding) {
+  if (findings_.size() >= kMaxFindings) return;  // the first ones are the causes
+  Cause cause;
+  cause.exact = true;
+  cause.chain = NonfiniteChain(detectors_, finding);
+  cause.finding = std::move(finding);
+  findings_.push_back(std::move(cause));
+}
+
+// An incident opens at an alarm and ends after kQuietSteps without one; alarms in between belong to it.
+void RankInference::UpdateIncidents(std::uint64_t step) {
+  Incident* open = !incidents_.empty() && incidents_.back().open ? &incidents_.back() : nullptr;
+  if (open != nullptr) {
+    for (Cause& cause : open->causes) ResolvePending(detectors_, cause);
+  }
+  if (!detectors_.Alarmed()) {
+    if (open != nullptr && ++open->quiet >= kQuietSteps) open->open = false;
+    return;
+  }
+  if (open != nullptr) {
+    open->quiet = 0;
+    open->last_hot_step = step;
+    return;
+  }
+  // Memory stays bounded: the first incidents explain the run, so the newest gives way.
+  if (incidents_.size() >= kMaxIncidents) incidents_.pop_back();
+  Incident incident;
+  incident.alarm_step = incident.last_hot_step = step;
+  incident.rank = rank_;
+  incident.causes = FindCauses(detectors_, step);
+  incidents_.push_back(std::move(incident));
+}
+
+void RankInference::OnFate(RankFate fate, std::uint64_t last_step, std::uint32_t last_site,
+                           std::vector<Transition>& transitions) {
+  if (fate == fate_) return;
+  fate_ = fate;
+  if (fate == RankFate::kRunning) return;
+  Transition transition;
+  transition.step = last_step;
+  transition.rank = rank_;
+  transition.incarnation = incarnation_;
+  transition.site = last_site;
+  transition.phase = Phase::kSystem;
+  transition.from = "RUNNING";
+  transition.to = fate == RankFate::kDied ? "DIED" : "FINISHED";
+  transition.severity = fate == RankFate::kDied ? Severity::kError : Severity::kInfo;
+  transitions.push_back(std::move(transition));
+  if (fate != RankFate::kDied) return;
+  Finding finding;
+  finding.kind = HypothesisKind::RANK_DIED;
+  finding.site = last_site;
+  finding.step = finding.detected = last_step;
+  finding.phase = Phase::kSystem;
+  finding.note = "The process ended without closing its segment.";
+  if (last_site < topology_.sites.size()) {
+    finding.module = topology_.sites[last_site].module;
+    finding.note += " Its last record came from " + topology_.sites[last_site].name + ".";
+  }
+  AddFinding(std::move(finding));
+}
+
+}  // namespace neuraldbg
