@@ -2,8 +2,8 @@
 // sequence of checksummed entries; the reader takes whatever has been committed and never waits for more.
 //
 // Region layout: ManifestHeader, then entries. An entry is {u32 body_bytes, u16 type, u16 reserved, u32 generation,
-// u32 crc32 of the body} followed by the body, padded to 8 bytes. The writer fills an entry behind `committed_bytes` and then
-// publishes it with one release store, which pairs with the acquire load in ManifestReader::Poll.
+// u32 crc32 of the body} followed by the body, padded to 8 bytes. The writer fills an entry behind `committed_bytes`
+// and then publishes it with one release store, which pairs with the acquire load in ManifestReader::Poll.
 //
 // It holds no environment, command line or data path. Strings are UTF-8 of at most kMaxStringBytes; the reader treats
 // every byte as hostile: bounds, checksum, UTF-8 and enum ranges are checked, unknown entry types are skipped.
@@ -68,9 +68,9 @@ struct SiteEntry {
   std::uint32_t topological_index = 0;  // order in the forward pass of the module graph; gradients share their twin's
   std::uint32_t twin = kNoSite;         // gradient <-> forward; parameter -> output site of its module
   std::uint32_t covered_by = kNoSite;
-  std::uint32_t tie_group = 0;          // non-zero: parameters that share storage
+  std::uint32_t tie_group = 0;              // non-zero: parameters that share storage
   std::uint32_t optimizer_group = kNoSite;  // parameters: index of the group, kNoSite if no optimizer holds it
-  std::string owner;        // glue and merge: module whose own code computed the tensor
+  std::string owner;                        // glue and merge: module whose own code computed the tensor
   std::vector<std::uint64_t> shape;
 };
 
@@ -100,15 +100,15 @@ struct MarkEntry {
 };
 
 struct RunEntry {
-  std::string run_name;      // as the user gave it
-  std::string launch;        // identity of the launch; same name with another launch is another run
+  std::string run_name;  // as the user gave it
+  std::string launch;    // identity of the launch; same name with another launch is another run
   std::string host;
-  std::string framework;     // "torch 2.13.0"
+  std::string framework;  // "torch 2.13.0"
   std::string agent_version;
   std::uint32_t rank = 0, world_size = 1, incarnation = 0;
   std::uint64_t start_step = 0;
   bool compiled = false;
-  bool graph_exact = false;  // false: edges are execution order, not dataflow
+  bool graph_exact = false;         // false: edges are execution order, not dataflow
   std::uint32_t planned_sites = 0;  // number of sites that report in a fully observed step
   std::uint32_t parameter_count = 0;
 };
@@ -118,12 +118,13 @@ struct ReadyEntry {
   std::uint64_t step = 0;
 };
 
-using ManifestEntry = std::variant<RunEntry, SiteEntry, EdgeEntry, SinkEntry, ParameterInitEntry, MarkEntry, ReadyEntry>;
+using ManifestEntry =
+    std::variant<RunEntry, SiteEntry, EdgeEntry, SinkEntry, ParameterInitEntry, MarkEntry, ReadyEntry>;
 
 struct ManifestHeader {
   std::atomic<std::uint64_t> committed_bytes;  // bytes of entries published so far
   std::atomic<std::uint32_t> generation;
-  std::atomic<std::uint32_t> overflowed;       // entries that did not fit
+  std::atomic<std::uint32_t> overflowed;  // entries that did not fit
 };
 
 // Writer end. Any thread of the training process may append; a process-local mutex orders them (appends are rare and

@@ -234,14 +234,22 @@ void EncodeManifestEntry(const ManifestEntry& entry, std::vector<std::byte>& out
 
 Result<ManifestEntry> DecodeManifestEntry(std::uint16_t type, std::span<const std::byte> body) {
   switch (type) {
-    case 1: return DecodeAs<RunEntry>(body);
-    case 2: return DecodeAs<SiteEntry>(body);
-    case 3: return DecodeAs<EdgeEntry>(body);
-    case 4: return DecodeAs<SinkEntry>(body);
-    case 5: return DecodeAs<ParameterInitEntry>(body);
-    case 6: return DecodeAs<MarkEntry>(body);
-    case 7: return DecodeAs<ReadyEntry>(body);
-    default: return Error{Errc::kNotFound, 0, "a manifest entry has a type that this release does not know"};
+    case 1:
+      return DecodeAs<RunEntry>(body);
+    case 2:
+      return DecodeAs<SiteEntry>(body);
+    case 3:
+      return DecodeAs<EdgeEntry>(body);
+    case 4:
+      return DecodeAs<SinkEntry>(body);
+    case 5:
+      return DecodeAs<ParameterInitEntry>(body);
+    case 6:
+      return DecodeAs<MarkEntry>(body);
+    case 7:
+      return DecodeAs<ReadyEntry>(body);
+    default:
+      return Error{Errc::kNotFound, 0, "a manifest entry has a type that this release does not know"};
   }
 }
 

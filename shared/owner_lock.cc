@@ -7,7 +7,7 @@ namespace neuraldbg {
 namespace {
 
 struct flock FirstByte() noexcept {
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = 0;

@@ -11,18 +11,18 @@ namespace neuraldbg {
 enum class Errc : std::uint8_t {
   kOk = 0,
   kInvalidArgument,
-  kIo,            // errno is in Error::system_errno
-  kNoSpace,       // the shared-memory directory is full
+  kIo,       // errno is in Error::system_errno
+  kNoSpace,  // the shared-memory directory is full
   kNotFound,
   kAlreadyExists,
   kPermission,
-  kBadMagic,      // not a segment of ours
-  kBadVersion,    // written by an incompatible release
-  kBadLayout,     // layout hash, checksum or geometry does not match
-  kBadOwner,      // file owner, type or mode is not acceptable
-  kFull,          // a bounded region has no room left
+  kBadMagic,    // not a segment of ours
+  kBadVersion,  // written by an incompatible release
+  kBadLayout,   // layout hash, checksum or geometry does not match
+  kBadOwner,    // file owner, type or mode is not acceptable
+  kFull,        // a bounded region has no room left
   kDisabled,
-  kCorrupt,       // contents contradict themselves
+  kCorrupt,  // contents contradict themselves
 };
 
 struct Error {
@@ -35,8 +35,9 @@ struct Error {
 template <typename T>
 class Result {
  public:
-  Result(T value) noexcept : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): reads as a return value
-  Result(Error error) noexcept : error_(error) {}         // NOLINT(google-explicit-constructor)
+  Result(T value) noexcept
+      : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor): reads as a return value
+  Result(Error error) noexcept : error_(error) {}  // NOLINT(google-explicit-constructor)
   bool ok() const noexcept { return value_.has_value(); }
   explicit operator bool() const noexcept { return ok(); }
   T& value() & noexcept { return *value_; }

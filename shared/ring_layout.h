@@ -3,17 +3,18 @@
 // Rules that keep it one. They are checked by the static_asserts below and by the layout hash, which both ends compare:
 //   * Every field has an explicitly sized type and a fixed offset; little endian; no pointers, no bool, no size_t.
 //   * Every atomic is lock-free, and lies in a page that exactly one of the two processes writes.
-//   * A meaning never changes. New fields take reserved bytes and raise kLayoutMinor; anything else raises kLayoutMajor.
+//   * A meaning never changes. New fields take reserved bytes and raise kLayoutMinor; anything else raises
+//   kLayoutMajor.
 //   * A reader recomputes all offsets from the geometry and refuses a file whose own offsets differ.
 //
 //   page-aligned part   written by             content
 //   header              agent, before rename   SegmentHeader; constant afterwards
 //   producer            agent                  ProducerState, then one ProducerLane per lane
-//   consumer            daemon                 ConsumerState, then one ConsumerLane per lane (the daemon's only RW pages)
-//   site drops          agent (drop path)      u64 per site, and one more for sites beyond the table
-//   manifest            agent                  shared/manifest.h
-//   black boxes         lane's thread          kBlackBoxRecords per lane, overwriting; read only once the owner is dead
-//   records             lane's thread          lane_capacity records per lane
+//   consumer            daemon                 ConsumerState, then one ConsumerLane per lane (the daemon's only RW
+//   pages) site drops          agent (drop path)      u64 per site, and one more for sites beyond the table manifest
+//   agent                  shared/manifest.h black boxes         lane's thread          kBlackBoxRecords per lane,
+//   overwriting; read only once the owner is dead records             lane's thread          lane_capacity records per
+//   lane
 //
 // Byte by byte: docs/ring-format.md.
 #pragma once
@@ -49,9 +50,9 @@ enum class SegmentState : std::uint32_t { kInitial = 0, kReady = 1, kClosed = 2 
 
 struct SegmentGeometry {
   std::uint32_t lanes = 0;
-  std::uint32_t lane_capacity = 0;      // a power of two
+  std::uint32_t lane_capacity = 0;  // a power of two
   std::uint32_t sites = 0;
-  std::uint32_t manifest_bytes = 0;     // rounded up to whole pages in the file
+  std::uint32_t manifest_bytes = 0;  // rounded up to whole pages in the file
   std::uint32_t black_box_records = kBlackBoxRecords;
 };
 
@@ -81,8 +82,8 @@ struct SegmentHeader {
 struct alignas(kLayoutLine) ProducerState {
   std::atomic<std::uint32_t> state;  // SegmentState
   std::uint32_t reserved;
-  std::atomic<std::uint64_t> heartbeat_ns;    // CLOCK_MONOTONIC
-  std::atomic<std::uint64_t> no_lane_drops;   // pushes by threads that found every lane taken
+  std::atomic<std::uint64_t> heartbeat_ns;   // CLOCK_MONOTONIC
+  std::atomic<std::uint64_t> no_lane_drops;  // pushes by threads that found every lane taken
 };
 
 struct alignas(kLayoutLine) ProducerLane {
@@ -150,7 +151,8 @@ inline ConsumerLane& ConsumerLaneAt(std::byte* consumer_base, std::uint32_t lane
 
 // The tag binds a slot's content to its attempt number, site, kind and segment: a stale, foreign or zero slot fails it.
 // It costs about 1 ns where a checksum over the payload costs 10.
-inline std::uint32_t RecordTag(std::uint64_t salt, std::uint64_t attempt, std::uint32_t site, RecordKind kind) noexcept {
+inline std::uint32_t RecordTag(std::uint64_t salt, std::uint64_t attempt, std::uint32_t site,
+                               RecordKind kind) noexcept {
   std::uint64_t x = (attempt + salt + 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull;
   x ^= (std::uint64_t{site} << 17) ^ (std::uint64_t{static_cast<std::uint8_t>(kind)} << 5);
   return static_cast<std::uint32_t>(x ^ (x >> 29));

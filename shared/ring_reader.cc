@@ -55,8 +55,8 @@ struct SegmentReader::Impl {
   // owner's lock on close, and race detectors can only pair accesses at one address.
   std::shared_ptr<SharedMapping> own;
   FileDescriptor fd;
-  std::unique_ptr<Mapping> whole;     // read-only
-  std::unique_ptr<Mapping> consumer;  // read-write
+  std::unique_ptr<Mapping> whole;           // read-only
+  std::unique_ptr<Mapping> consumer;        // read-write
   SigbusGuard whole_guard, consumer_guard;  // declared after the mappings: dropped before them
   SegmentView view;
   std::byte* consumer_base = nullptr;
@@ -110,8 +110,7 @@ Error SegmentReader::Impl::MapFile(const SegmentHeader& header) {
     whole_guard = SigbusGuard({view.base, view.offsets.total});
   } else {
     const std::size_t consumer_bytes = view.offsets.site_drops - view.offsets.consumer;
-    Result<std::unique_ptr<Mapping>> all =
-        Mapping::Map(fd.get(), 0, view.offsets.total, MapAccess::kReadOnly, false);
+    Result<std::unique_ptr<Mapping>> all = Mapping::Map(fd.get(), 0, view.offsets.total, MapAccess::kReadOnly, false);
     if (!all) return all.error();
     Result<std::unique_ptr<Mapping>> pages =
         Mapping::Map(fd.get(), view.offsets.consumer, consumer_bytes, MapAccess::kReadWrite, false);
@@ -129,8 +128,7 @@ Error SegmentReader::Impl::MapFile(const SegmentHeader& header) {
   return {};
 }
 
-void SegmentReader::Impl::SetIdentity(const std::string& path, const SegmentHeader& header,
-                                      const struct stat& status) {
+void SegmentReader::Impl::SetIdentity(const std::string& path, const SegmentHeader& header, const struct stat& status) {
   device = status.st_dev;
   inode = status.st_ino;
   salt = RecordTagSalt(header.uuid);
@@ -151,7 +149,7 @@ void SegmentReader::Impl::SetIdentity(const std::string& path, const SegmentHead
 
 Error SegmentReader::Impl::Open(const std::string& path, std::optional<std::uint32_t> required_uid) {
   SegmentHeader header{};
-  struct stat status {};
+  struct stat status{};
   if (const Error error = OpenFile(path, required_uid, header, status); error.code != Errc::kOk) return error;
   if (const Error error = CheckHeader(header, static_cast<std::uint64_t>(status.st_size)); error.code != Errc::kOk) {
     return error;
@@ -177,10 +175,9 @@ void SegmentReader::Impl::Resume(const std::vector<LaneCheckpoint>& durable) {
 }
 
 bool SegmentReader::Impl::IsValid(const Record& record, const Lane& lane) const noexcept {
-  return record.attempt >= lane.next_attempt && record.site < view.geometry.sites &&
-         record.kind > RecordKind::kNone && record.kind < static_cast<RecordKind>(kRecordKindCount) &&
-         record.phase < static_cast<Phase>(kPhaseCount) && record.dtype <= DType::kFloat8 &&
-         record.tag == RecordTag(salt, record.attempt, record.site, record.kind);
+  return record.attempt >= lane.next_attempt && record.site < view.geometry.sites && record.kind > RecordKind::kNone &&
+         record.kind < static_cast<RecordKind>(kRecordKindCount) && record.phase < static_cast<Phase>(kPhaseCount) &&
+         record.dtype <= DType::kFloat8 && record.tag == RecordTag(salt, record.attempt, record.site, record.kind);
 }
 
 // Moves the valid records of the first `count` in the batch to its front; returns how many there are.
@@ -198,9 +195,8 @@ std::size_t SegmentReader::Impl::Validate(Lane& lane, std::size_t count) noexcep
   return valid;
 }
 
-std::size_t SegmentReader::Impl::DrainLane(
-    std::uint32_t index, std::size_t limit,
-    const std::function<void(std::uint32_t, std::span<const Record>)>& deliver) {
+std::size_t SegmentReader::Impl::DrainLane(std::uint32_t index, std::size_t limit,
+                                           const std::function<void(std::uint32_t, std::span<const Record>)>& deliver) {
   Lane& lane = lanes[index];
   if (lane.quarantined) return 0;
   const std::uint64_t capacity = view.geometry.lane_capacity;
@@ -317,8 +313,8 @@ std::uint64_t SegmentReader::heartbeat_ns() const noexcept {
 }
 
 OwnerState SegmentReader::owner_state() const noexcept {
-  const bool held = impl_->own ? FindOwnSegment(impl_->device, impl_->inode) != nullptr
-                               : OwnerLockHeld(impl_->fd.get());
+  const bool held =
+      impl_->own ? FindOwnSegment(impl_->device, impl_->inode) != nullptr : OwnerLockHeld(impl_->fd.get());
   // The flag is read after the lock: an owner that closes in between has set the flag before its lock went away.
   const std::uint32_t state = impl_->view.producer().state.load(std::memory_order_acquire);
   if (state == static_cast<std::uint32_t>(SegmentState::kClosed)) return OwnerState::kClosed;
@@ -346,7 +342,7 @@ std::vector<Record> SegmentReader::ReadBlackBox() const {
 }
 
 void SegmentReader::Unlink() noexcept {
-  struct stat status {};
+  struct stat status{};
   const char* path = impl_->identity.path.c_str();
   // Only our file: somebody may have put another one under the name.
   if (::lstat(path, &status) != 0 || status.st_dev != impl_->device || status.st_ino != impl_->inode) return;

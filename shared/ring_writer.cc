@@ -137,7 +137,8 @@ void WriteSlot(std::byte* slot, const Record& record, std::uint64_t attempt, std
 }
 
 bool IsUsable(const SegmentOptions& options) noexcept {
-  return IsAcceptable({options.lanes, options.lane_capacity, options.sites, options.manifest_bytes, kBlackBoxRecords}) &&
+  return IsAcceptable(
+             {options.lanes, options.lane_capacity, options.sites, options.manifest_bytes, kBlackBoxRecords}) &&
          options.lane_capacity_min >= 1 && options.lane_capacity_min <= options.lane_capacity &&
          !options.directory.empty() && (options.mode & 0002u) == 0;
 }
@@ -228,7 +229,7 @@ void SegmentWriter::Heartbeat() noexcept {
 }
 
 bool SegmentWriter::Unlinked() const noexcept {
-  struct stat status {};
+  struct stat status{};
   return ::fstat(impl_->state.shared->fd.get(), &status) == 0 && status.st_nlink == 0;
 }
 

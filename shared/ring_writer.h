@@ -23,18 +23,18 @@ namespace neuraldbg {
 
 struct SegmentOptions {
   std::string directory = "/dev/shm";
-  std::string run_name;            // hashed into the file name
+  std::string run_name;  // hashed into the file name
   std::string launch;
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::uint32_t incarnation = 0;
   std::uint32_t lanes = 4;
-  std::uint32_t lane_capacity = 16384;      // records, a power of two; halved down to lane_capacity_min when space is short
+  std::uint32_t lane_capacity = 16384;  // records, a power of two; halved down to lane_capacity_min when space is short
   std::uint32_t lane_capacity_min = 64;
-  std::uint32_t sites = 8192;               // per-site drop counters
+  std::uint32_t sites = 8192;  // per-site drop counters
   std::uint32_t manifest_bytes = 4u << 20;
   std::uint32_t mode = 0600;
-  std::uint32_t group = 0xffffffffu;        // gid to give the file to, or none
+  std::uint32_t group = 0xffffffffu;  // gid to give the file to, or none
 };
 
 enum class PushOutcome : std::uint8_t { kPushed, kDropped, kNoLane, kDisabled };

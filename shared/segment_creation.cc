@@ -146,7 +146,7 @@ Error OpenTemporary(const SegmentOptions& options, WriterState& state, std::stri
     FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd.valid() && errno == EEXIST) continue;
     if (!fd.valid()) return FromErrno(errno, "the segment's file cannot be created");
-    struct stat status {};
+    struct stat status{};
     if (::fstat(fd.get(), &status) != 0) {
       const int code = errno;
       ::unlink(path.c_str());

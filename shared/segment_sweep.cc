@@ -48,7 +48,7 @@ Leftover Examine(int directory, const char* name, const SweepOptions& options) n
   const std::string_view file_name(name);
   const bool temporary = file_name.starts_with(kTemporaryPrefix);
   if (!temporary && !IsSegmentFileName(file_name)) return Leftover::kNone;
-  struct stat status {};
+  struct stat status{};
   if (::fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return Leftover::kNone;
   if (status.st_uid != options.uid || FindOwnSegment(status.st_dev, status.st_ino) != nullptr) return Leftover::kNone;
   // O_RDWR would be needed to take a lock, not to ask for one.

@@ -15,7 +15,7 @@ static_assert(std::atomic<std::uintptr_t>::is_always_lock_free && std::atomic<bo
               "the handler may touch nothing that locks");
 
 constinit std::array<SigbusGuard::Slot, SigbusGuard::kMaxGuards> g_slots{};
-struct sigaction g_previous {};
+struct sigaction g_previous{};
 std::uintptr_t g_page_bytes = 4096;
 
 void CallPrevious(int signal, siginfo_t* info, void* context) {
@@ -28,7 +28,7 @@ void CallPrevious(int signal, siginfo_t* info, void* context) {
     return;
   }
   // Back to the default action: returning repeats the faulting access, which then ends the process as it should.
-  struct sigaction restore {};
+  struct sigaction restore{};
   restore.sa_handler = SIG_DFL;
   ::sigaction(signal, &restore, nullptr);
 }
@@ -52,7 +52,7 @@ void OnSigbus(int signal, siginfo_t* info, void* context) {
 bool InstallHandler() noexcept {
   static const bool installed = [] {
     g_page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = &OnSigbus;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
     return ::sigaction(SIGBUS, &action, &g_previous) == 0;

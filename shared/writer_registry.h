@@ -2,7 +2,8 @@
 // end of a thread (gives its lanes back), fork (silences the child) and a reader or sweep in the same process (must not
 // open the file, see owner_lock.h).
 //
-// Thread-safety: a process-local mutex orders everything here; no push takes it. Lock order: it is always the innermost.
+// Thread-safety: a process-local mutex orders everything here; no push takes it. Lock order: it is always the
+// innermost.
 #pragma once
 
 #include <sys/types.h>
@@ -27,9 +28,9 @@ struct SharedMapping {
 
 // What the registry may touch of a writer.
 struct WriterState {
-  std::uint64_t id = 0;                        // never used twice in a process
-  std::atomic<std::uint64_t> active_id{0};     // `id` while pushes are accepted, otherwise 0
-  pid_t pid = 0;                               // of the process that created it
+  std::uint64_t id = 0;                     // never used twice in a process
+  std::atomic<std::uint64_t> active_id{0};  // `id` while pushes are accepted, otherwise 0
+  pid_t pid = 0;                            // of the process that created it
   dev_t device = 0;
   ino_t inode = 0;
   std::shared_ptr<SharedMapping> shared;

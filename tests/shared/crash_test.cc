@@ -126,9 +126,8 @@ std::uint64_t Mix(std::uint64_t hash, std::uint64_t step) { return (hash ^ step)
 // Drains for ever (or, with `until_empty`, once), delivering each record exactly once into the checkpoint.
 int Consume(const std::string& path, ConsumerMemory& memory, bool until_empty) {
   Checkpoint now = memory.copies[memory.valid.load()];
-  const auto attached = SegmentReader::Attach(path, {}, [&now](const SegmentIdentity&) {
-    return std::vector<LaneCheckpoint>(now.lanes, now.lanes + 2);
-  });
+  const auto attached = SegmentReader::Attach(
+      path, {}, [&now](const SegmentIdentity&) { return std::vector<LaneCheckpoint>(now.lanes, now.lanes + 2); });
   if (!attached.ok()) return 1;
   SegmentReader& reader = *attached.value();
   memory.attached.fetch_add(1);

@@ -69,7 +69,7 @@ TEST_F(HostileSegmentTest, ReaderRefusesEveryGeometryThatTheFileDoesNotHave) {
   const std::string path = MakeClosedSegment(Options());
   const SegmentHeader good = ReadHeader(path);
   const std::uint32_t values[] = {0, 1, 3, 128, 1u << 20, 1u << 31, 0xffffffffu};
-  for (std::uint32_t SegmentGeometry::*field :
+  for (std::uint32_t SegmentGeometry::* field :
        {&SegmentGeometry::lanes, &SegmentGeometry::lane_capacity, &SegmentGeometry::sites,
         &SegmentGeometry::manifest_bytes, &SegmentGeometry::black_box_records}) {
     for (const std::uint32_t value : values) {
@@ -148,8 +148,8 @@ TEST_F(HostileSegmentTest, AnImpossibleTailIsSkippedThenQuarantined) {
   ASSERT_EQ(DrainAll(*reader).size(), 1u);
   for (std::uint64_t round = 1; round <= 9; ++round) {
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-    file.seekp(static_cast<std::streamoff>(header.offsets.producer + sizeof(ProducerState) +
-                                           offsetof(ProducerLane, tail)));
+    file.seekp(
+        static_cast<std::streamoff>(header.offsets.producer + sizeof(ProducerState) + offsetof(ProducerLane, tail)));
     const std::uint64_t tail = round * 1'000'000;
     file.write(reinterpret_cast<const char*>(&tail), sizeof tail);
     file.close();
@@ -210,8 +210,7 @@ TEST_F(HostileSegmentTest, FaultsOutsideSegmentsStillKill) {
   ChildProcess child([&] {
     const auto reader = SegmentReader::Attach(path);
     const int fd = ::open(foreign.c_str(), O_RDWR);
-    const auto* memory =
-        static_cast<volatile char*>(::mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd, 0));
+    const auto* memory = static_cast<volatile char*>(::mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd, 0));
     return static_cast<int>(memory[4096]);
   });
   // A sanitizer's own handler was there before, and ends the process in its own way.

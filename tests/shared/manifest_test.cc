@@ -76,15 +76,20 @@ struct Region {
 // Steps of all ReadyEntries that a poll delivers.
 std::vector<std::uint64_t> PollSteps(ManifestReader& reader, Errc expected = Errc::kOk) {
   std::vector<std::uint64_t> steps;
-  EXPECT_EQ(reader.Poll([&steps](const ManifestEntry& entry) { steps.push_back(std::get<ReadyEntry>(entry).step); }).code,
-            expected);
+  EXPECT_EQ(
+      reader.Poll([&steps](const ManifestEntry& entry) { steps.push_back(std::get<ReadyEntry>(entry).step); }).code,
+      expected);
   return steps;
 }
 
 TEST(ManifestCodecTest, EveryEntryTypeRoundTrips) {
-  const std::vector<ManifestEntry> entries = {
-      ExampleRun(), ExampleSite(), EdgeEntry{4, 5}, SinkEntry{6}, ParameterInitEntry{7, 100, 1.5, 2.5, 3.5f, 0xabcdefull},
-      MarkEntry{12, "learning rate halved"}, ReadyEntry{1}};
+  const std::vector<ManifestEntry> entries = {ExampleRun(),
+                                              ExampleSite(),
+                                              EdgeEntry{4, 5},
+                                              SinkEntry{6},
+                                              ParameterInitEntry{7, 100, 1.5, 2.5, 3.5f, 0xabcdefull},
+                                              MarkEntry{12, "learning rate halved"},
+                                              ReadyEntry{1}};
   for (const ManifestEntry& entry : entries) {
     const std::vector<std::byte> body = Encoded(entry);
     const auto decoded = DecodeManifestEntry(ManifestEntryType(entry), body);
@@ -152,7 +157,10 @@ TEST(ManifestCodecTest, ValuesOutOfRangeAreRefused) {
 }
 
 TEST(ManifestCodecTest, StringsOfATrainingProcessAreMadePrintable) {
-  const std::string hostile("a\x1b[31m\x00\xff" "b", 9);
+  const std::string hostile(
+      "a\x1b[31m\x00\xff"
+      "b",
+      9);
   std::vector<std::byte> body(8);
   const std::uint16_t length = 9;
   const auto* length_bytes = reinterpret_cast<const std::byte*>(&length);
@@ -160,7 +168,9 @@ TEST(ManifestCodecTest, StringsOfATrainingProcessAreMadePrintable) {
   for (const char c : hostile) body.push_back(static_cast<std::byte>(c));
   const auto decoded = DecodeManifestEntry(6, body);
   ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(std::get<MarkEntry>(decoded.value()).text, "a\\x1b[31m\\x00\xef\xbf\xbd" "b");
+  EXPECT_EQ(std::get<MarkEntry>(decoded.value()).text,
+            "a\\x1b[31m\\x00\xef\xbf\xbd"
+            "b");
 }
 
 TEST(ManifestTest, PollDeliversEachEntryOnce) {
@@ -268,7 +278,10 @@ TEST(SanitizeStringTest, KeepsPrintableUnicode) {
 
 TEST(SanitizeStringTest, EscapesControlCharacters) {
   EXPECT_EQ(SanitizeString("a\nb\x7f\tc"), "a\\x0ab\\x7f\\x09c");
-  EXPECT_EQ(SanitizeString("\xc2\x9b" "31m"), "\\x9b31m") << "C1 controls drive terminals, too";
+  EXPECT_EQ(SanitizeString("\xc2\x9b"
+                           "31m"),
+            "\\x9b31m")
+      << "C1 controls drive terminals, too";
 }
 
 TEST(SanitizeStringTest, ReplacesInvalidUtf8) {

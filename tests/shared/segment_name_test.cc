@@ -35,7 +35,8 @@ TEST(SegmentNameTest, RunNames) {
   EXPECT_TRUE(IsValidRunName("9._-x"));
   EXPECT_TRUE(IsValidRunName(std::string(100, 'a')));
   EXPECT_FALSE(IsValidRunName(std::string(101, 'a')));
-  for (const char* bad : {"", "-a", ".a", "_a", "a b", "a/b", "a\n", "ä", "a#2"}) EXPECT_FALSE(IsValidRunName(bad)) << bad;
+  for (const char* bad : {"", "-a", ".a", "_a", "a b", "a/b", "a\n", "ä", "a#2"})
+    EXPECT_FALSE(IsValidRunName(bad)) << bad;
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST_F(SegmentFileTest, PublishesOneFileWithOwnerOnlyAccess) {
   const auto writer = CreateOrFail(Options());
   EXPECT_EQ(FilesInDirectory(), 1u) << "no temporary file remains";
   EXPECT_TRUE(IsSegmentFileName(fs::path(writer->path()).filename().string()));
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat(writer->path().c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777u, 0600u);
   EXPECT_EQ(static_cast<std::uint64_t>(status.st_size), ReadHeader(writer->path()).offsets.total);
@@ -45,7 +45,7 @@ TEST_F(SegmentFileTest, TheUmaskDoesNotDecideTheMode) {
   const mode_t before = ::umask(0077);
   const auto writer = CreateOrFail(options);
   ::umask(before);
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat(writer->path().c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777u, 0660u);
 }
@@ -136,7 +136,9 @@ TEST_F(SegmentFileTest, UnlinkRemovesThisFileOnly) {
 
 TEST_F(SegmentFileTest, ReadersInTheOwnersProcessDoNotCostTheLock) {
   const auto writer = CreateOrFail(Options());
-  { const auto reader = AttachOrFail(writer->path()); }
+  {
+    const auto reader = AttachOrFail(writer->path());
+  }
   SweepOptions sweep;
   sweep.directory = directory();
   sweep.uid = ::geteuid();
