@@ -39,6 +39,7 @@ struct ServerOptions {
   std::string token_file;                   // empty: connections of unknown users are refused
   std::size_t readers_max = 4;
   std::size_t streams_max = 256;            // concurrent WatchEvents, WatchDiagnoses and waiting Diagnose calls
+  std::chrono::milliseconds stall_max{60'000};  // a stream whose reader takes nothing for so long is cut off
 };
 
 class GrpcServer {
@@ -61,7 +62,7 @@ class GrpcServer {
   // Calls without a socket, for the gRPC-web bridge. Such calls must name their user in the metadata key
   // `x-neuraldbg-uid` (the key means nothing on any other transport).
   std::shared_ptr<grpc::Channel> InProcessChannel();
-  // Number of RPCs and streams open now; "idle" for --exit-when-idle.
+  // Streams and waiting calls open now.
   std::size_t active_calls() const;
 
   struct Impl;
