@@ -72,8 +72,8 @@ struct SegmentHeader {
   std::uint8_t uuid[16];
   std::uint64_t created_realtime_ns;
   std::uint64_t created_monotonic_ns;
-  std::uint64_t run_hash;  // reserved for tools that group segments without reading the manifest
-  std::uint32_t pid;       // as the owner saw it: information only, another PID namespace counts differently
+  std::uint64_t reserved_run;
+  std::uint32_t pid;  // as the owner saw it: information only, another PID namespace counts differently
   std::uint32_t rank, world_size, incarnation;
   std::uint32_t reserved;
   std::uint32_t crc;  // of everything before
