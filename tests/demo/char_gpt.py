@@ -153,7 +153,7 @@ def train(options: argparse.Namespace, planted: Planted) -> None:
 
     generator = torch.Generator().manual_seed(options.seed)
     start = time.monotonic()
-    with neuraldbg.attach(model, optimizer=optimizer, run=options.run) as session:
+    with neuraldbg.attach(model, optimizer=optimizer, run=options.run, cadence=1) as session:
         for step in range(options.steps):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, options.steps, planted)
