@@ -1,87 +1,88 @@
-// The part of StoreQueries that reads frames and series.
+// The part of StoreQueries that reads whole frames, from blocks and from the frames that wait for theirs.
 #include <algorithm>
-#include <map>
+#include <iterator>
 
-#include "absl/strings/str_cat.h"
+#include "daemon/store/block_rows.h"
 #include "daemon/store/frame_codec.h"
 #include "daemon/store/status_macros.h"
 #include "daemon/store/store_queries.h"
 
 namespace neuraldbg::store {
+namespace {
+
+// Appends what passes `wanted`.
+template <typename Wanted>
+absl::Status AppendBlock(SqliteConnection& database, const SqliteRow& row, const RankKey& rank, const Wanted& wanted,
+                         std::vector<NumberedFrame>& out) {
+  STORE_ASSIGN_OR_RETURN(std::vector<NumberedFrame> frames, ReadBlockFrames(database, row.Int(0), row.Blob(1), rank));
+  std::copy_if(std::make_move_iterator(frames.begin()), std::make_move_iterator(frames.end()), std::back_inserter(out),
+               wanted);
+  return absl::OkStatus();
+}
+
+template <typename Wanted>
+absl::Status AppendPending(SqliteConnection& database, const SqliteRow& row, const RankKey& rank,
+                           const Wanted& wanted, std::vector<NumberedFrame>& out) {
+  std::optional<StepFrame> frame = DecodeFrame(row.Blob(1), rank);
+  if (!frame) {
+    return DamagedBlock(database);
+  }
+  NumberedFrame numbered{row.Unsigned<std::uint64_t>(0), *std::move(frame)};
+  if (wanted(numbered)) {
+    out.push_back(std::move(numbered));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<StepFrame> WithoutNumbers(std::vector<NumberedFrame> numbered) {
+  std::vector<StepFrame> frames;
+  frames.reserve(numbered.size());
+  for (NumberedFrame& one : numbered) {
+    frames.push_back(std::move(one.frame));
+  }
+  return frames;
+}
+
+}  // namespace
 
 absl::StatusOr<std::vector<StepFrame>> StoreQueries::ReadFrames(const RankKey& key, std::uint64_t from,
                                                                 std::uint64_t to) {
   SqliteTransaction snapshot(database_, SqliteTransaction::Kind::kRead);
   STORE_RETURN_IF_ERROR(snapshot.begun());
   STORE_ASSIGN_OR_RETURN(const RankRow rank, FindRank(key));
-  std::vector<StepFrame> frames;
+  std::vector<NumberedFrame> frames;
+  const auto wanted = [&](const NumberedFrame& one) { return one.frame.step >= from && one.frame.step <= to; };
   STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT data FROM pending_frames WHERE rank_id=? AND step BETWEEN ? AND ? ORDER BY sequence")
-          .Bind(rank.id).Bind(StepColumn(from)).Bind(StepColumn(to)).ForEach([&](const SqliteRow& row) {
-            std::optional<StepFrame> frame = DecodeFrame(row.Blob(0), key);
-            if (!frame) {
-              return absl::DataLossError(absl::StrCat(database_.path(), " holds a damaged frame."));
-            }
-            if (frame->step >= from && frame->step <= to) {
-              frames.push_back(*std::move(frame));
-            }
-            return absl::OkStatus();
-          }));
-  return frames;
+      database_.Use("SELECT id, directory FROM blocks WHERE rank_id=? AND level=? AND max_step>=? AND min_step<=? "
+                    "ORDER BY first_frame")
+          .Bind(rank.id).Bind(kDetailLevel).Bind(StepColumn(from)).Bind(StepColumn(to))
+          .ForEach([&](const SqliteRow& row) { return AppendBlock(database_, row, key, wanted, frames); }));
+  STORE_RETURN_IF_ERROR(
+      database_.Use("SELECT sequence, data FROM pending_frames WHERE rank_id=? AND step BETWEEN ? AND ? "
+                    "ORDER BY sequence")
+          .Bind(rank.id).Bind(StepColumn(from)).Bind(StepColumn(to))
+          .ForEach([&](const SqliteRow& row) { return AppendPending(database_, row, key, wanted, frames); }));
+  return WithoutNumbers(std::move(frames));
 }
 
 absl::StatusOr<std::vector<StepFrame>> StoreQueries::FramesSince(std::uint64_t run_id, std::uint64_t frame_sequence) {
   SqliteTransaction snapshot(database_, SqliteTransaction::Kind::kRead);
   STORE_RETURN_IF_ERROR(snapshot.begun());
   STORE_ASSIGN_OR_RETURN(const std::vector<RankRow> ranks, RanksOf(run_id));
-  std::vector<std::pair<std::uint64_t, StepFrame>> numbered;
+  std::vector<NumberedFrame> frames;
+  const auto wanted = [&](const NumberedFrame& one) { return one.sequence > frame_sequence; };
   for (const RankRow& rank : ranks) {
     STORE_RETURN_IF_ERROR(
+        database_.Use("SELECT id, directory FROM blocks WHERE rank_id=? AND level=? AND last_sequence>?")
+            .Bind(rank.id).Bind(kDetailLevel).Bind(frame_sequence)
+            .ForEach([&](const SqliteRow& row) { return AppendBlock(database_, row, rank.key, wanted, frames); }));
+    STORE_RETURN_IF_ERROR(
         database_.Use("SELECT sequence, data FROM pending_frames WHERE rank_id=? AND sequence>?")
-            .Bind(rank.id).Bind(frame_sequence).ForEach([&](const SqliteRow& row) {
-              std::optional<StepFrame> frame = DecodeFrame(row.Blob(1), rank.key);
-              if (!frame) {
-                return absl::DataLossError(absl::StrCat(database_.path(), " holds a damaged frame."));
-              }
-              numbered.emplace_back(row.Unsigned<std::uint64_t>(0), *std::move(frame));
-              return absl::OkStatus();
-            }));
+            .Bind(rank.id).Bind(frame_sequence)
+            .ForEach([&](const SqliteRow& row) { return AppendPending(database_, row, rank.key, wanted, frames); }));
   }
-  std::sort(numbered.begin(), numbered.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<StepFrame> frames;
-  frames.reserve(numbered.size());
-  for (auto& [sequence, frame] : numbered) {
-    frames.push_back(std::move(frame));
-  }
-  return frames;
-}
-
-absl::StatusOr<std::vector<Series>> StoreQueries::QuerySeries(const SeriesQuery& query) {
-  STORE_ASSIGN_OR_RETURN(const std::vector<RankRow> ranks, RanksOf(query.run_id));
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Series> series;
-  for (const RankRow& rank : ranks) {
-    if (query.rank && *query.rank != rank.key.rank) {
-      continue;
-    }
-    STORE_ASSIGN_OR_RETURN(const std::vector<StepFrame> frames, ReadFrames(rank.key, query.from_step, query.to_step));
-    for (const StepFrame& frame : frames) {
-      for (const Sample& sample : frame.samples) {
-        const bool wanted = query.sites.empty() ||
-                            std::find(query.sites.begin(), query.sites.end(), sample.site) != query.sites.end();
-        if (wanted && sample.Has(query.statistic)) {
-          Series& one = series[{sample.site, rank.key.rank}];
-          one.site = sample.site;
-          one.rank = rank.key.rank;
-          one.points.push_back({frame.step, sample.Get(query.statistic)});
-        }
-      }
-    }
-  }
-  std::vector<Series> result;
-  for (auto& [key, one] : series) {
-    result.push_back(std::move(one));
-  }
-  return result;
+  std::sort(frames.begin(), frames.end(), [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+  return WithoutNumbers(std::move(frames));
 }
 
 }  // namespace neuraldbg::store

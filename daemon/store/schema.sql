@@ -36,6 +36,7 @@ CREATE TABLE ranks (
   frames INTEGER NOT NULL,              -- frames committed, complete or not
   complete_frames INTEGER NOT NULL,
   blocked_frames INTEGER NOT NULL,      -- of these, in blocks; the rest are in pending_frames
+  pending_bytes INTEGER NOT NULL,       -- size of what is in pending_frames
   site_totals BLOB NOT NULL,            -- per site: records and last step
   UNIQUE (run_id, rank, incarnation)
 );

@@ -155,10 +155,11 @@ absl::StatusOr<RankRow> StoreQueries::FindRank(const RankKey& key) {
   rank.key = key;
   STORE_ASSIGN_OR_RETURN(
       const bool found,
-      database_.Use("SELECT id, frames FROM ranks WHERE run_id=? AND rank=? AND incarnation=?")
+      database_.Use("SELECT id, frames, blocked_frames FROM ranks WHERE run_id=? AND rank=? AND incarnation=?")
           .Bind(key.run_id).Bind(key.rank).Bind(key.incarnation).First([&](const SqliteRow& row) {
             rank.id = row.Int(0);
             rank.frames = row.Unsigned<std::uint64_t>(1);
+            rank.blocked_frames = row.Unsigned<std::uint64_t>(2);
           }));
   if (!found) {
     return absl::NotFoundError(absl::StrCat("The run has no rank ", key.rank, " (incarnation ", key.incarnation, ")."));
@@ -169,10 +170,10 @@ absl::StatusOr<RankRow> StoreQueries::FindRank(const RankKey& key) {
 absl::StatusOr<std::vector<RankRow>> StoreQueries::RanksOf(std::uint64_t run_id) {
   std::vector<RankRow> ranks;
   STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT id, rank, incarnation, frames FROM ranks WHERE run_id=? ORDER BY rank, incarnation")
+      database_.Use("SELECT id, rank, incarnation, frames, blocked_frames FROM ranks WHERE run_id=? ORDER BY rank, incarnation")
           .Bind(run_id).ForEach([&](const SqliteRow& row) {
             ranks.push_back({row.Int(0), {run_id, row.Unsigned<std::uint32_t>(1), row.Unsigned<std::uint32_t>(2)},
-                             row.Unsigned<std::uint64_t>(3)});
+                             row.Unsigned<std::uint64_t>(3), row.Unsigned<std::uint64_t>(4)});
             return absl::OkStatus();
           }));
   return ranks;

@@ -18,7 +18,7 @@ std::int64_t StepColumn(std::uint64_t step);
 struct RankRow {
   std::int64_t id = 0;
   RankKey key;
-  std::uint64_t frames = 0;
+  std::uint64_t frames = 0, blocked_frames = 0;
 };
 
 class StoreQueries {

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/store/block_rows.h"
 #include "daemon/store/byte_stream.h"
 #include "daemon/store/diagnosis_rows.h"
 #include "daemon/store/frame_codec.h"
@@ -48,9 +49,8 @@ ByteSpan AsBytes(const SegmentUuid& uuid) { return std::as_bytes(std::span(uuid)
 
 }  // namespace
 
-struct StoreWriter::RankState {
-  std::int64_t id = 0;
-  std::uint64_t frames = 0, complete_frames = 0, blocked_frames = 0;
+struct StoreWriter::Target {
+  RankProgress progress;
   std::uint64_t frame_sequence = 0;  // of the run
 };
 
@@ -112,11 +112,11 @@ absl::Status StoreWriter::Apply(const Commit& commit) {
   STORE_RETURN_IF_ERROR(SetDurability(commit));
   SqliteTransaction transaction(database_, SqliteTransaction::Kind::kWrite);
   STORE_RETURN_IF_ERROR(transaction.begun());
-  STORE_ASSIGN_OR_RETURN(RankState rank, WriteRank(commit));
-  STORE_RETURN_IF_ERROR(WriteSegment(commit, rank));
-  STORE_RETURN_IF_ERROR(WriteManifest(commit, rank));
-  STORE_RETURN_IF_ERROR(WriteFrames(commit, rank));
-  STORE_RETURN_IF_ERROR(WriteSiteTotals(commit, rank));
+  STORE_ASSIGN_OR_RETURN(Target target, WriteRank(commit));
+  STORE_RETURN_IF_ERROR(WriteSegment(commit, target));
+  STORE_RETURN_IF_ERROR(WriteManifest(commit, target));
+  STORE_RETURN_IF_ERROR(WriteFrames(commit, target));
+  STORE_RETURN_IF_ERROR(WriteSiteTotals(commit, target));
   for (const Transition& transition : commit.transitions) {
     STORE_RETURN_IF_ERROR(WriteTransition(database_, run_id, transition));
   }
@@ -125,24 +125,24 @@ absl::Status StoreWriter::Apply(const Commit& commit) {
   }
   if (!commit.engine_snapshot.empty()) {
     STORE_RETURN_IF_ERROR(database_.Use("INSERT OR REPLACE INTO engine_snapshots VALUES (?,?,?)")
-                              .Bind(run_id).Bind(rank.frame_sequence).Bind(commit.engine_snapshot).Run());
+                              .Bind(run_id).Bind(target.frame_sequence).Bind(commit.engine_snapshot).Run());
   }
-  STORE_RETURN_IF_ERROR(WriteRun(commit, rank, now));
+  STORE_RETURN_IF_ERROR(WriteRun(commit, target, now));
   return transaction.Commit();
 }
 
-absl::StatusOr<StoreWriter::RankState> StoreWriter::WriteRank(const Commit& commit) {
+absl::StatusOr<StoreWriter::Target> StoreWriter::WriteRank(const Commit& commit) {
   const StoredRank& r = commit.rank;
-  RankState state;
+  Target target;
   STORE_ASSIGN_OR_RETURN(const bool known, database_.Use("SELECT frame_sequence FROM runs WHERE id=?")
                                                .Bind(r.key.run_id).First([&](const SqliteRow& row) {
-                                                 state.frame_sequence = row.Unsigned<std::uint64_t>(0);
+                                                 target.frame_sequence = row.Unsigned<std::uint64_t>(0);
                                                }));
   if (!known) {
     return absl::NotFoundError(absl::StrCat("There is no run ", r.key.run_id, " to commit to."));
   }
   STORE_RETURN_IF_ERROR(
-      database_.Use("INSERT INTO ranks VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,x'') "
+      database_.Use("INSERT INTO ranks VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,0,x'') "
                     "ON CONFLICT (run_id, rank, incarnation) DO UPDATE SET host=excluded.host, pid=excluded.pid, "
                     "state=excluded.state, last_step=excluded.last_step, last_site=excluded.last_site, "
                     "records_produced=excluded.records_produced, records_received=excluded.records_received, "
@@ -151,28 +151,26 @@ absl::StatusOr<StoreWriter::RankState> StoreWriter::WriteRank(const Commit& comm
           .Bind(StepColumn(r.last_step)).Bind(r.last_site).Bind(r.records_produced).Bind(r.records_received)
           .Bind(r.records_dropped).Bind(AsBytes(r.segment_uuid)).Run());
   STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT id, frames, complete_frames, blocked_frames FROM ranks "
+      database_.Use("SELECT id, frames, complete_frames, blocked_frames, pending_bytes FROM ranks "
                     "WHERE run_id=? AND rank=? AND incarnation=?")
           .Bind(r.key.run_id).Bind(r.key.rank).Bind(r.key.incarnation).First([&](const SqliteRow& row) {
-            state.id = row.Int(0);
-            state.frames = row.Unsigned<std::uint64_t>(1);
-            state.complete_frames = row.Unsigned<std::uint64_t>(2);
-            state.blocked_frames = row.Unsigned<std::uint64_t>(3);
+            target.progress = {row.Int(0), row.Unsigned<std::uint64_t>(1), row.Unsigned<std::uint64_t>(2),
+                               row.Unsigned<std::uint64_t>(3), row.Unsigned<std::uint64_t>(4)};
           }).status());
-  return state;
+  return target;
 }
 
-absl::Status StoreWriter::WriteSegment(const Commit& commit, const RankState& rank) {
+absl::Status StoreWriter::WriteSegment(const Commit& commit, const Target& target) {
   Bytes heads;
   for (ByteWriter writer(heads); const LaneCheckpoint& lane : commit.lane_heads) {
     writer.Fixed(lane.head);
     writer.Fixed(lane.next_attempt);
   }
   return database_.Use("INSERT OR REPLACE INTO segments VALUES (?,?,?,?)")
-      .Bind(AsBytes(commit.rank.segment_uuid)).Bind(rank.id).Bind(heads).Bind(commit.assembler_state).Run();
+      .Bind(AsBytes(commit.rank.segment_uuid)).Bind(target.progress.rank_id).Bind(heads).Bind(commit.assembler_state).Run();
 }
 
-absl::Status StoreWriter::WriteManifest(const Commit& commit, const RankState& rank) {
+absl::Status StoreWriter::WriteManifest(const Commit& commit, const Target& target) {
   Bytes body;
   for (const ManifestEntry& entry : commit.manifest) {
     body.clear();
@@ -182,39 +180,41 @@ absl::Status StoreWriter::WriteManifest(const Commit& commit, const RankState& r
     bool repeated = false;
     STORE_RETURN_IF_ERROR(
         database_.Use("SELECT body FROM manifest_entries WHERE rank_id=? AND type=? AND subject=? "
-                      "ORDER BY id DESC LIMIT 1").Bind(rank.id).Bind(type).Bind(subject)
+                      "ORDER BY id DESC LIMIT 1").Bind(target.progress.rank_id).Bind(type).Bind(subject)
             .First([&](const SqliteRow& row) {
               const ByteSpan stored = row.Blob(0);
               repeated = std::equal(stored.begin(), stored.end(), body.begin(), body.end());
             }).status());
     if (!repeated) {
       STORE_RETURN_IF_ERROR(database_.Use("INSERT INTO manifest_entries VALUES (NULL,?,?,?,?)")
-                                .Bind(rank.id).Bind(type).Bind(subject).Bind(body).Run());
+                                .Bind(target.progress.rank_id).Bind(type).Bind(subject).Bind(body).Run());
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status StoreWriter::WriteFrames(const Commit& commit, RankState& rank) {
+absl::Status StoreWriter::WriteFrames(const Commit& commit, Target& target) {
   Bytes data;
   for (const StepFrame& frame : commit.frames) {
     data.clear();
     EncodeFrame(frame, data);
     STORE_RETURN_IF_ERROR(database_.Use("INSERT INTO pending_frames VALUES (?,?,?,?)")
-                              .Bind(rank.id).Bind(++rank.frame_sequence).Bind(StepColumn(frame.step)).Bind(data).Run());
-    ++rank.frames;
-    rank.complete_frames += frame.complete ? 1 : 0;
+                              .Bind(target.progress.rank_id).Bind(++target.frame_sequence).Bind(StepColumn(frame.step)).Bind(data).Run());
+    ++target.progress.frames;
+    target.progress.complete_frames += frame.complete ? 1 : 0;
+    target.progress.pending_bytes += data.size();
+    STORE_RETURN_IF_ERROR(CloseBlockIfFull(database_, target.progress));
   }
   return absl::OkStatus();
 }
 
-absl::Status StoreWriter::WriteSiteTotals(const Commit& commit, const RankState& rank) {
+absl::Status StoreWriter::WriteSiteTotals(const Commit& commit, const Target& target) {
   if (commit.site_totals.empty()) {
     return absl::OkStatus();
   }
   // A commit may carry only the sites that changed: the others keep what is stored.
   std::map<std::uint32_t, SiteSummary> merged;
-  STORE_RETURN_IF_ERROR(database_.Use("SELECT site_totals FROM ranks WHERE id=?").Bind(rank.id)
+  STORE_RETURN_IF_ERROR(database_.Use("SELECT site_totals FROM ranks WHERE id=?").Bind(target.progress.rank_id)
                             .First([&](const SqliteRow& row) {
                               for (const SiteSummary& total : DecodeSiteTotals(row.Blob(0))) {
                                 merged[total.site] = total;
@@ -229,19 +229,20 @@ absl::Status StoreWriter::WriteSiteTotals(const Commit& commit, const RankState&
     totals.push_back(total);
   }
   const Bytes encoded = EncodeSiteTotals(totals);
-  return database_.Use("UPDATE ranks SET site_totals=? WHERE id=?").Bind(encoded).Bind(rank.id).Run();
+  return database_.Use("UPDATE ranks SET site_totals=? WHERE id=?").Bind(encoded).Bind(target.progress.rank_id).Run();
 }
 
-absl::Status StoreWriter::WriteRun(const Commit& commit, const RankState& rank, std::uint64_t now_ns) {
+absl::Status StoreWriter::WriteRun(const Commit& commit, const Target& target, std::uint64_t now_ns) {
   if (!commit.frames.empty()) {
     STORE_RETURN_IF_ERROR(
-        database_.Use("UPDATE ranks SET frames=?, complete_frames=?, blocked_frames=? WHERE id=?")
-            .Bind(rank.frames).Bind(rank.complete_frames).Bind(rank.blocked_frames).Bind(rank.id).Run());
+        database_.Use("UPDATE ranks SET frames=?, complete_frames=?, blocked_frames=?, pending_bytes=? WHERE id=?")
+            .Bind(target.progress.frames).Bind(target.progress.complete_frames).Bind(target.progress.blocked_frames)
+            .Bind(target.progress.pending_bytes).Bind(target.progress.rank_id).Run());
   }
   // A run with a running rank runs, whatever was said of it before (a restart of a launch that died).
   const bool running = commit.rank.state == neuraldbg::RankState::kRunning;
   return database_.Use("UPDATE runs SET updated_ns=?1, frame_sequence=?2, state=iif(?3, ?4, state) WHERE id=?5")
-      .Bind(now_ns).Bind(rank.frame_sequence).Bind(running).Bind(RunState::kRunning).Bind(commit.rank.key.run_id).Run();
+      .Bind(now_ns).Bind(target.frame_sequence).Bind(running).Bind(RunState::kRunning).Bind(commit.rank.key.run_id).Run();
 }
 
 }  // namespace neuraldbg::store

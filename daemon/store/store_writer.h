@@ -25,15 +25,15 @@ class StoreWriter {
   absl::Status SetRunState(std::uint64_t run_id, RunState state);
 
  private:
-  struct RankState;
+  struct Target;  // the rank that a commit is about
 
   absl::Status SetDurability(const Commit& commit);
-  absl::StatusOr<RankState> WriteRank(const Commit& commit);
-  absl::Status WriteSegment(const Commit& commit, const RankState& rank);
-  absl::Status WriteManifest(const Commit& commit, const RankState& rank);
-  absl::Status WriteFrames(const Commit& commit, RankState& rank);
-  absl::Status WriteSiteTotals(const Commit& commit, const RankState& rank);
-  absl::Status WriteRun(const Commit& commit, const RankState& rank, std::uint64_t now_ns);
+  absl::StatusOr<Target> WriteRank(const Commit& commit);
+  absl::Status WriteSegment(const Commit& commit, const Target& target);
+  absl::Status WriteManifest(const Commit& commit, const Target& target);
+  absl::Status WriteFrames(const Commit& commit, Target& target);
+  absl::Status WriteSiteTotals(const Commit& commit, const Target& target);
+  absl::Status WriteRun(const Commit& commit, const Target& target, std::uint64_t now_ns);
 
   SqliteConnection& database_;
   bool full_synchronous_ = false;
