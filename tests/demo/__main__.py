@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     start = time.monotonic()
     seed = ["--seed", str(options.seed)]
     with Daemon() as daemon:
-        say(f"neuraldbgd is up; dashboard http://{daemon.http}")
+        say(f"neuraldbgd is up at {daemon.address}")
         say("1. Training a character GPT, torch.compile(fullgraph=True), nothing planted (run gpt-1)")
         train(daemon, "gpt-1", *seed)
         healthy = answer(daemon, "gpt-1", Truth())

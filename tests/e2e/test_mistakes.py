@@ -69,23 +69,19 @@ def test_no_daemon(stopped_daemon: Daemon) -> None:
         assert stopped_daemon.address.removeprefix("unix:") in sentence(done)
 
 
-@pytest.mark.parametrize("flag", ("--grpc", "--http"))
-def test_a_port_that_is_taken(stopped_daemon: Daemon, flag: str) -> None:
+def test_a_port_that_is_taken(stopped_daemon: Daemon) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        addresses = {"--grpc": stopped_daemon.address, "--http": stopped_daemon.http, flag: f"127.0.0.1:{port}"}
-        words = [word for pair in addresses.items() for word in pair]
-        shm, data = str(stopped_daemon.shm), str(stopped_daemon.data)
-        done = daemon_alone(stopped_daemon, "--shm-dir", shm, "--data-dir", data, *words)
-        assert done.returncode not in (0, USAGE)
-        assert str(port) in sentence(done)
+        words = ("--shm-dir", str(stopped_daemon.shm), "--data-dir", str(stopped_daemon.data))
+        done = daemon_alone(stopped_daemon, *words, "--grpc", stopped_daemon.address, "--grpc", f"127.0.0.1:{port}")
+    assert done.returncode not in (0, USAGE)
+    assert str(port) in sentence(done)
 
 
 def test_a_second_daemon_on_the_same_socket(daemon: Daemon) -> None:
     done = daemon_alone(
         daemon,
         *("--shm-dir", str(daemon.shm), "--data-dir", str(daemon.base / "other"), "--grpc", daemon.address),
-        *("--http", "127.0.0.1:0"),
     )
     assert done.returncode not in (0, USAGE)
     assert daemon.address.removeprefix("unix:") in sentence(done)
@@ -103,7 +99,7 @@ def test_a_data_directory_that_cannot_be_written(stopped_daemon: Daemon) -> None
         "--grpc",
         stopped_daemon.address,
     )
-    done = daemon_alone(stopped_daemon, *words, "--http", stopped_daemon.http)
+    done = daemon_alone(stopped_daemon, *words)
     assert done.returncode not in (0, USAGE)
     assert str(blocked) in sentence(done)
 

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -41,13 +40,6 @@ def binary(name: str) -> Path:
     return max(found, key=lambda p: p.stat().st_mtime)
 
 
-def free_port() -> int:
-    """A loopback port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Daemon:
     """One daemon and its directories. As a context manager it starts on entry and is gone, files included, on exit."""
 
@@ -59,7 +51,6 @@ class Daemon:
         self.data.mkdir(parents=True, exist_ok=True)
         self.log = self.base / "daemon.log"
         self.address = f"unix:{self.base}/d.sock"
-        self.http = f"127.0.0.1:{free_port()}"
         self.arguments = arguments
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -87,7 +78,7 @@ class Daemon:
     def start(self, *, wait: bool = True) -> None:
         """Start it; with `wait`, return once it answers."""
         command = [str(binary("neuraldbgd")), "--shm-dir", str(self.shm), "--data-dir", str(self.data)]
-        command += ["--grpc", self.address, "--http", self.http, *self.arguments]
+        command += ["--grpc", self.address, *self.arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         if wait:
