@@ -1,0 +1,34 @@
+"""Runs the native benchmarks (programs that print one JSON object a line: name, value, unit) and writes their section.
+
+python -m tests.bench.native PROGRAM…
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.evaluate.document import table, write_section
+
+
+def figures(program: str) -> list[list[str]]:
+    """Rows of one program."""
+    done = subprocess.run([program], capture_output=True, text=True, timeout=1200)
+    if done.returncode != 0:
+        raise SystemExit(f"{program} ended with {done.returncode}: {done.stderr}")
+    entries = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [[entry["name"], f"{entry['value']:g}", entry["unit"]] for entry in entries]
+
+
+def main(programs: list[str]) -> int:
+    """Run all, write once."""
+    rows = [row for program in programs for row in figures(program)]
+    text = table(["what", "measured", "unit"], rows)
+    print(text)
+    write_section("native", "Ring", "./run bench", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
