@@ -1,7 +1,6 @@
 // A forked child for tests in which processes die. Fork only while the test has a single thread.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
