@@ -53,6 +53,14 @@ def test_the_agent_needs_no_symbol_that_could_clash() -> None:
         assert not forbidden(symbols), f"{library}: {forbidden(symbols)}"
 
 
+def test_the_push_path_reads_thread_locals_through_descriptors() -> None:
+    """The default model calls __tls_get_addr (a push costs twice as much), the static one exhausts a small block."""
+    for library in agent_libraries():
+        assert not [symbol for symbol in undefined_symbols(library) if symbol.startswith("__tls_get_addr")], library
+        dynamic = subprocess.run(["readelf", "--dynamic", str(library)], check=True, capture_output=True, text=True)
+        assert "STATIC_TLS" not in dynamic.stdout, library
+
+
 def test_forbidden_symbols_are_recognised() -> None:
     symbols = ["google::protobuf::Message::Clear()", "grpc_init", "at::_ops::add(at::Tensor const&)",
                "typeinfo for c10::Error", "memcpy@GLIBC_2.14", "std::terminate()@GLIBCXX_3.4"]  # fmt: skip

@@ -23,8 +23,7 @@ using Fields = std::map<std::string, Place>;
     #name, { offsetof(Type, name), sizeof(Type::name) } \
   }
 
-std::map<std::string, Fields> CodeLayout() {
-  std::map<std::string, Fields> layout;
+void AddSegmentTypes(std::map<std::string, Fields>& layout) {
   layout["SegmentHeader"] = {FIELD(SegmentHeader, magic),
                              FIELD(SegmentHeader, major),
                              FIELD(SegmentHeader, minor),
@@ -48,6 +47,9 @@ std::map<std::string, Fields> CodeLayout() {
   layout["ProducerLane"] = {FIELD(ProducerLane, tail), FIELD(ProducerLane, dropped), FIELD(ProducerLane, black_box),
                             FIELD(ProducerLane, owner_tid), FIELD(ProducerLane, claims)};
   layout["ConsumerLane"] = {FIELD(ConsumerLane, head)};
+}
+
+void AddRecordTypes(std::map<std::string, Fields>& layout) {
   layout["Record"] = {FIELD(Record, time_ns),    FIELD(Record, step),   FIELD(Record, attempt), FIELD(Record, site),
                       FIELD(Record, tag),        FIELD(Record, kind),   FIELD(Record, phase),   FIELD(Record, dtype),
                       FIELD(Record, reserved),   FIELD(Record, flags),  FIELD(Record, call),    FIELD(Record, validity),
@@ -79,6 +81,9 @@ std::map<std::string, Fields> CodeLayout() {
                                 FIELD(ParameterPayload, gradient_nonfinite),
                                 FIELD(ParameterPayload, gradient_zero),
                                 FIELD(ParameterPayload, changed)};
+}
+
+void AddStepTypes(std::map<std::string, Fields>& layout) {
   layout["OptimizerPayload"] = {FIELD(OptimizerPayload, learning_rate),
                                 FIELD(OptimizerPayload, loss_scale),
                                 FIELD(OptimizerPayload, weight_decay),
@@ -111,10 +116,17 @@ std::map<std::string, Fields> CodeLayout() {
       FIELD(StepPayload, cadence),         FIELD(StepPayload, cadence_phase), FIELD(StepPayload, rotation_group),
       FIELD(StepPayload, rotation_groups), FIELD(StepPayload, shed_level),    FIELD(StepPayload, skipped_total),
       FIELD(StepPayload, recompiles),      FIELD(StepPayload, reserved)};
-  return layout;
 }
 
 #undef FIELD
+
+std::map<std::string, Fields> CodeLayout() {
+  std::map<std::string, Fields> layout;
+  AddSegmentTypes(layout);
+  AddRecordTypes(layout);
+  AddStepTypes(layout);
+  return layout;
+}
 
 // The tables under "### Name" headings whose rows are "| offset | bytes | `field` … |".
 std::map<std::string, Fields> DocumentedLayout() {
