@@ -180,14 +180,15 @@ Surroundings Surroundings::OfThisProcess() {
     struct stat status{};
     return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
   };
+  surroundings.is_writable = [](const std::string& path) { return ::access(path.c_str(), W_OK) == 0; };
   return surroundings;
 }
 
 std::string RuntimeDirectory(const Surroundings& surroundings) {
   const std::optional<std::string> xdg = surroundings.environment("XDG_RUNTIME_DIR");
-  if (xdg && !xdg->empty()) return *xdg + "/neuraldbg";
+  if (xdg && !xdg->empty() && surroundings.is_directory(*xdg)) return *xdg + "/neuraldbg";
   const std::string of_user = absl::StrCat("/run/user/", surroundings.uid);
-  if (surroundings.is_directory(of_user)) return of_user + "/neuraldbg";
+  if (surroundings.is_directory(of_user) && surroundings.is_writable(of_user)) return of_user + "/neuraldbg";
   return absl::StrCat("/tmp/neuraldbg-", surroundings.uid, "/neuraldbg");
 }
 

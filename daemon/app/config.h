@@ -35,7 +35,7 @@ struct Surroundings {
   std::uint32_t uid = 0;
   std::string user_name;
   std::string home;
-  std::function<bool(const std::string&)> is_directory;
+  std::function<bool(const std::string&)> is_directory, is_writable;
 
   static Surroundings OfThisProcess();
 };

@@ -7,12 +7,14 @@
 #include <chrono>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/app/endpoint_file.h"
+#include "daemon/app/http_address.h"
 #include "daemon/app/ingest_loop.h"
 #include "daemon/app/log.h"
 #include "daemon/model/event_feed.h"
@@ -77,12 +79,18 @@ absl::Status RunDaemon(const Config& config) {
   }
   absl::StatusOr<std::unique_ptr<Store>> store = Store::Open(config.data_directory);
   if (!store.ok()) return store.status();
+  std::optional<HttpAddress> http;
+  if (config.http) {
+    absl::StatusOr<HttpAddress> held = HttpAddress::Hold(*config.http);
+    if (!held.ok()) return held.status();
+    http.emplace(*std::move(held));
+    spdlog::warn("this release serves no HTTP: {} is only held", *config.http);
+  }
   EventFeed feed;
   absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(ServerOptionsOf(config, feed));
   if (!server.ok()) return server.status();
   EndpointFile endpoint(config.data_directory);
   if (absl::Status written = endpoint.Write((*server)->addresses()); !written.ok()) return written;
-  if (config.http) spdlog::warn("this release serves no HTTP: nothing listens at {}", *config.http);
   spdlog::info("neuraldbgd {} serves {}, data in {}, segments from {}", NEURALDBG_VERSION,
                absl::StrJoin((*server)->addresses(), ", "), config.data_directory, config.shm_directory);
 

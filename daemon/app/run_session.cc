@@ -83,8 +83,8 @@ void RunSession::CompleteLast(Commit& commit, Clock::time_point now) {
 
 void RunSession::Finish(Commit& commit, bool diagnose, bool snapshot, Clock::time_point now) {
   commit.transitions = engine_.TakeTransitions();
-  std::erase_if(commit.transitions, [this](const Transition& t) { return t.id <= transitions_stored_; });
-  if (!commit.transitions.empty()) transitions_stored_ = commit.transitions.back().id;
+  // Stored ids count from 1, so that a stream that has seen nothing yet asks for what comes after 0.
+  for (Transition& transition : commit.transitions) transition.id = ++transitions_stored_;
   if (diagnose || !commit.transitions.empty()) {
     commit.diagnosis = engine_.Diagnose();
     diagnosed_at_ = now;

@@ -62,7 +62,7 @@ class RunSession {
 
   StoredRun run_;
   RunEngine engine_;
-  std::uint64_t transitions_stored_ = 0;  // ids up to here are in the store
+  std::uint64_t transitions_stored_ = 0;  // also the newest id
   std::uint32_t frames_since_snapshot_ = 0;
   bool any_frame_ = false;
   bool stale_ = false;         // frames were fed that no stored diagnosis covers
