@@ -24,14 +24,15 @@ constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
 
 // The frame of a step is a function of the step, so that a reader can tell what must be there.
 StepFrame FrameAt(const RankKey& key, std::uint64_t step) {
-  FrameSource source(step * 7919 + 1, 12);
+  FrameSource source(step * 7919 + 1, 5);
   StepFrame frame = source.Next(key, step);
   frame.complete = true;
   return frame;
 }
 
 // Commits as a daemon does, without end: a few frames, heads that count them, now and then a transition and a snapshot.
-[[noreturn]] void WriteUntilKilled(const std::string& directory, std::uint64_t seed) {
+// A byte for every commit goes to `progress`.
+[[noreturn]] void WriteUntilKilled(const std::string& directory, std::uint64_t seed, int progress) {
   auto opened = Store::Open(directory);
   if (!opened.ok()) {
     ::_exit(3);
@@ -45,12 +46,12 @@ StepFrame FrameAt(const RankKey& key, std::uint64_t step) {
   std::mt19937_64 random(seed);
   for (;;) {
     std::vector<StepFrame> frames;
-    for (std::uint64_t n = 1 + random() % 9; n > 0; --n) {
+    for (std::uint64_t n = 1 + random() % 20; n > 0; --n) {
       frames.push_back(FrameAt(key, step++));
     }
     Commit commit = CommitOf(key, std::move(frames), step);
     commit.assembler_state.assign(step % 100, std::byte{7});
-    if (random() % 4 == 0) {
+    if (random() % 8 == 0) {
       Transition transition;
       transition.id = step;
       transition.step = step;
@@ -62,7 +63,7 @@ StepFrame FrameAt(const RankKey& key, std::uint64_t step) {
       commit.engine_snapshot.assign(8, std::byte{0});
       std::memcpy(commit.engine_snapshot.data(), &step, sizeof(step));
     }
-    if (!store.Apply(commit).ok()) {
+    if (!store.Apply(commit).ok() || ::write(progress, "", 1) != 1) {
       ::_exit(4);
     }
   }
@@ -136,13 +137,21 @@ TEST(StoreFailureTest, AKilledWriterLeavesAConsistentStore) {
   std::mt19937_64 random(20);
   std::uint64_t last_head = 0;
   for (std::uint64_t round = 0; round < 30; ++round) {
+    int progress[2];
+    ASSERT_EQ(::pipe2(progress, O_CLOEXEC), 0);
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      WriteUntilKilled(directory.path(), round);
+      WriteUntilKilled(directory.path(), round, progress[1]);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20000 + random() % 150000));
+    ::close(progress[1]);
+    char byte = 0;
+    for (std::uint64_t commits = round % 10 == 0 ? 0 : 1 + random() % 10; commits > 0; --commits) {
+      ASSERT_EQ(::read(progress[0], &byte, 1), 1) << "the writer ended by itself";
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));  // somewhere within the next commit
     ::kill(child, SIGKILL);
+    ::close(progress[0]);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself with " << WEXITSTATUS(status);
