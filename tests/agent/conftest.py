@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import neuraldbg
 import pytest
 import torch
 import torch._dynamo as dynamo
 from torch._dynamo.utils import counters
 
-import neuraldbg
 from tests.evaluate.daemon_process import binary
 
 NOT_OBSERVED = 4  # ObservationLevel::kNotObserved

@@ -1,4 +1,4 @@
-"""Models small enough to be compiled in seconds, with every kind of site: glue, merges, views, buffers, shared modules."""
+"""Models small enough to be compiled in seconds, with every kind of site: glue, merges, views, buffers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from neuraldbg import identity
 from neuraldbg.session import Session
 
 if TYPE_CHECKING:
-    from neuraldbg.attachment import Plan
+    pass
 
 logger = logging.getLogger("neuraldbg")
 
@@ -47,8 +47,8 @@ def attach(
 
     model: a module, or a list or dict of modules. optimizer: one or a list; steps count the calls of the first; left
     out, the first optimizer that is called with the model's parameters. watch: regular expression or callable over
-    module names; only modules that match are observed. cadence: "auto" (every step while overhead_budget holds) or n for
-    every n-th step. daemon: "auto" or "none" (records stay in shared memory).
+    module names; only modules that match are observed. cadence: "auto" (every step while overhead_budget holds) or n
+    for every n-th step. daemon: "auto" or "none" (records stay in shared memory).
     """
     models = _models(model)
     optimizers = _optimizers(optimizer)

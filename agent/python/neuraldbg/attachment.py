@@ -83,6 +83,7 @@ class Attachment:
         self.steps.count_recompiles(compiled.recompiles() - self._graphs_before)
 
     def end_step(self) -> None:
+        """Ends a step where there is no optimizer."""
         self.steps.end(applied=True)
 
     def close_step(self) -> None:
@@ -96,6 +97,7 @@ class Attachment:
         return self._first_step + self.steps.ended - 1 if self.steps.ended else None
 
     def status(self, run: str, rank: int) -> SessionStatus:
+        """Counters of the segment beside what the plan says."""
         status = self.segment.status()
         return SessionStatus(
             run=run,

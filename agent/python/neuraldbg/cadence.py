@@ -27,6 +27,7 @@ class Cadence:
         self._last_agent_ns = 0
 
     def start(self, segment: Segment) -> None:
+        """Before the first step."""
         self._step = segment.step()
         self._arm(segment)
 

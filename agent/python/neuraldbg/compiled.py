@@ -1,8 +1,8 @@
 """What the agent has to settle with torch.compile: hook guards, code that exists already, planning at trace time.
 
-Rule 4: Dynamo by default does not check hooks when it looks for cached code, so the code of an unhooked instance (or of
-the model before attach) would run in silence. Guards on hooks are switched on for the process and stay on: code that was
-compiled with them is discarded by Dynamo itself when hooks come or go. Code from before has to be reset.
+Rule 4: Dynamo by default does not check hooks when it looks for cached code, so the code of an unhooked instance (or
+of the model before attach) would run in silence. Guards on hooks are switched on for the process and stay on: code that
+was compiled with them is discarded by Dynamo itself when hooks come or go. Code from before has to be reset.
 """
 
 from __future__ import annotations

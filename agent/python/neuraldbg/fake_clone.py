@@ -1,15 +1,14 @@
 """A structural copy of a model on fake tensors, so that one forward pass shows the module graph and touches nothing.
 
-Parameters and buffers become fake tensors (no memory, no arithmetic), modules and the built-in containers between them
-are copied, hooks are left out, and everything else is shared by reference. Reading a model must not change it: BatchNorm
-would otherwise count a batch, a user's hook would see a pass that never was.
+Parameters and buffers become fake tensors (no memory, no arithmetic), modules and the built-in containers between
+them are copied, hooks are left out, and everything else is shared by reference. Reading a model must not change it:
+BatchNorm would otherwise count a batch, a user's hook would see a pass that never was.
 """
 
 from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,9 +42,11 @@ class FakeClone:
         self.originals: dict[nn.Module, nn.Module] = {}
 
     def module(self, module: nn.Module) -> nn.Module:
+        """The copy of a module, made at most once."""
         return self._convert(module)
 
     def inputs(self, tree: Any) -> Any:
+        """The copy of a structure of model inputs."""
         return self._convert(tree)
 
     def _remember(self, original: Any, copy: Any) -> Any:
@@ -139,7 +140,3 @@ def tensors_in(tree: Any, found: list[torch.Tensor] | None = None) -> list[torch
         for name in tree.__dataclass_fields__:
             tensors_in(getattr(tree, name, None), found)
     return found
-
-
-def first_matching(tree: Any, wanted: Callable[[torch.Tensor], bool]) -> torch.Tensor | None:
-    return next((tensor for tensor in tensors_in(tree) if wanted(tensor)), None)

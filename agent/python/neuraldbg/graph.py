@@ -1,7 +1,7 @@
 """The module graph: which site's tensor was computed from which others', from one forward pass on a fake copy.
 
-Every tensor carries the set of sites that most recently produced it. An operation between modules passes on the union of
-its inputs' sets; a site replaces the set of its tensor by itself. Three kinds of sites arise:
+Every tensor carries the set of sites that most recently produced it. An operation between modules passes on the union
+of its inputs' sets; a site replaces the set of its tensor by itself. Three kinds of sites arise:
   output  of a leaf module;
   input   ("glue") of a leaf module, where functional code computed the tensor: a residual add, attention, F.relu;
   merge   output of a container that its own code computed.
@@ -96,13 +96,16 @@ class _Provenance(TorchDispatchMode):
         self.stack: list[str] = [""]  # paths of the modules that are running
 
     def get(self, tensor: torch.Tensor) -> _Origin:
+        """What is known of a tensor; nothing by default."""
         return self._origins.get(id(tensor), _Origin())
 
     def put(self, tensor: torch.Tensor, origin: _Origin) -> None:
+        """Notes where a tensor comes from."""
         self._origins[id(tensor)] = origin
         self._alive.append(tensor)
 
     def of(self, tensors: list[torch.Tensor]) -> frozenset[Key]:
+        """All sites that these tensors come from."""
         return frozenset().union(*[self.get(tensor).sites for tensor in tensors])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -132,6 +135,7 @@ class _Walk:
         self._parents: dict[nn.Module, set[Key]] = {}
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Forward pre-hook: finds out where the inputs come from."""
         path = self._paths[module]
         self._provenance.stack.append(path)
         if _is_leaf(module):
@@ -157,6 +161,7 @@ class _Walk:
         return parents
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        """Forward hook: the output is now the site's own."""
         path = self._paths[module]
         self._provenance.stack.pop()
         floating = [tensor for tensor in tensors_in(out) if tensor.is_floating_point()]

@@ -51,7 +51,7 @@ class Slots:
 
 
 class _SharedHook:
-    """A hook that does nothing in copies of the module: a copied model (an EMA, say) must not report as the original."""
+    """A hook that does nothing in copies of the module: a copy (an EMA, say) must not report as the original."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         return contextlib.nullcontext().__exit__
@@ -169,6 +169,7 @@ def run_beside_graphs() -> None:
 
 
 def slots_of(module: nn.Module) -> Slots | None:
+    """What hangs on a module; None for modules that are not observed, and for copies."""
     return module.__dict__.get(ATTRIBUTE)
 
 
@@ -180,4 +181,5 @@ def attach_slots(module: nn.Module) -> Slots:
 
 
 def detach_slots(module: nn.Module) -> None:
+    """Takes the slots off again."""
     module.__dict__.pop(ATTRIBUTE, None)

@@ -1,7 +1,8 @@
 """The loss: what log_loss announces, and functional losses seen between forward and backward without the call.
 
-torch.nn.functional's losses are wrapped while a session lives; loss modules go through them. Inside a compiled region the
-wrapper is transparent: it adds no graph and records nothing there. The first explicit log_loss ends this for the session.
+torch.nn.functional's losses are wrapped while a session lives; loss modules go through them. Inside a compiled region
+the wrapper is transparent: it adds no graph and records nothing there. The first explicit log_loss ends this for the
+session.
 """
 
 from __future__ import annotations

@@ -176,42 +176,55 @@ class Segment:
             self._library.ndbg_session_destroy(self._handle)
 
     def add_site(self, site: SiteRecord) -> int:
+        """Announces a site and returns its id, or NO_SITE when the manifest is full."""
         return self._library.ndbg_session_add_site(self._handle, ctypes.byref(site))
 
     def update_site(self, site_id: int, site: SiteRecord) -> None:
+        """Announces a site once more, with changed properties."""
         self._library.ndbg_session_update_site(self._handle, site_id, ctypes.byref(site))
 
     def add_edge(self, producer: int, consumer: int) -> None:
+        """Dataflow from one site to another."""
         self._library.ndbg_session_add_edge(self._handle, producer, consumer)
 
     def add_sink(self, site_id: int) -> None:
+        """A site that the output of the model derives from."""
         self._library.ndbg_session_add_sink(self._handle, site_id)
 
     def add_mark(self, step: int, text: str) -> None:
+        """An announced change at a step."""
         self._library.ndbg_session_add_mark(self._handle, step, text.encode("utf-8", "replace"))
 
     def ready(self, graph_exact: bool, planned_sites: int, parameters: int) -> None:
+        """The graph and all sites of the first step are in the manifest."""
         self._library.ndbg_session_ready(self._handle, graph_exact, planned_sites, parameters)
 
     def slot(self, site_id: int) -> int:
+        """The number that the operators take for a site, in a tensor."""
         return self._library.ndbg_slot(self._handle, site_id)
 
     def arm(self, armed: int) -> None:
+        """Whether tensor sites are observed; read by the operators at run time."""
         self._library.ndbg_session_arm(self._handle, armed)
 
     def context(self, training: bool, grad_mode: bool, microbatch: int) -> None:
+        """What the forward pass that begins is."""
         self._library.ndbg_session_context(self._handle, training, grad_mode, microbatch)
 
     def optimizer(self, record: OptimizerRecord) -> None:
+        """Pushes an OPTIMIZER record."""
         self._library.ndbg_session_optimizer(self._handle, ctypes.byref(record))
 
     def end_step(self, record: StepRecord) -> int:
+        """Pushes the STEP record that closes the running step; returns its number."""
         return self._library.ndbg_session_end_step(self._handle, ctypes.byref(record))
 
     def step(self) -> int:
+        """Number of the running step."""
         return self._library.ndbg_session_step(self._handle)
 
     def status(self) -> Status:
+        """Counters as of now."""
         status = Status()
         self._library.ndbg_session_status(self._handle, ctypes.byref(status))
         return status

@@ -59,7 +59,7 @@ class Observer:
             hooks.attach_slots(module)
             if is_leaf(module):
                 self._planner.observe(module, path, Role.OUTPUT)
-            # Containers get the hook too. Were it added to those that turn out to merge, Dynamo might already have looked.
+            # Containers get the hook too: once they turn out to merge, Dynamo may already have looked at their hooks.
             self._handles.append(module.register_forward_hook(hooks.output_hook))
         for root in self._roots:
             slots = hooks.slots_of(root)
@@ -97,12 +97,14 @@ class Observer:
             logger.debug("neuraldbg: at a root's forward pass", exc_info=True)
 
     def pass_started(self, root: nn.Module, grad_mode: bool, samples: int) -> None:
+        """Tells the step watch of a forward pass of the first root."""
         if root is self._roots[0]:
             self._steps.forward_started(root.training, grad_mode, samples)
 
     # ---- the plan
 
     def needs_plan(self, root: nn.Module) -> bool:
+        """Whether no forward pass of this root was seen yet."""
         return not self._closed and any(root is one for one in self._unplanned)
 
     def plan(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -144,10 +146,12 @@ class Observer:
 
     @property
     def graph_exact(self) -> bool:
+        """Whether the edges are dataflow."""
         return self._ready and self._exact
 
     @property
     def level(self) -> Level:
+        """How activations are observed."""
         return self._planner.level
 
 

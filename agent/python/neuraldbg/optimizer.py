@@ -1,7 +1,8 @@
 """Steps, optimizer groups and parameters: everything that happens around optimizer.step().
 
-Step n is the work that leads to the n-th call of the first optimizer's step(), steps that the AMP scaler skips included.
-Parameters cost a pass over all weights, so they rotate: parameter i is observed in the steps of group i % groups.
+Step n is the work that leads to the n-th call of the first optimizer's step(), steps that the AMP scaler skips
+included. Parameters cost a pass over all weights, so they rotate: parameter i is observed in the steps of group
+i % groups.
 """
 
 from __future__ import annotations
@@ -131,16 +132,20 @@ class StepWatch:
         self._before_step(optimizer, (), {})
 
     def watches(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether this optimizer was added."""
         return any(optimizer is one for one in self._optimizers)
 
     @property
     def has_optimizer(self) -> bool:
+        """Whether steps are counted from an optimizer."""
         return bool(self._optimizers)
 
     def set_scaler(self, scaler: Any) -> None:
+        """The AMP scaler whose scale the records carry."""
         self._scaler = scaler
 
     def close(self) -> None:
+        """Takes all hooks off optimizers and parameters."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -310,6 +315,7 @@ class StepWatch:
         return self._ended
 
     def count_recompiles(self, total: int) -> None:
+        """Graphs compiled since attach."""
         self._recompiles = total
 
 

@@ -1,7 +1,7 @@
 """From a module graph to sites: which module gets which slots, and what the manifest says of it.
 
-Leaf outputs are planned at attach; inputs that functional code computed and containers that merge come from the graph of
-the first pass. Everything that is announced here happens before the first record of that pass.
+Leaf outputs are planned at attach; inputs that functional code computed and containers that merge come from the graph
+of the first pass. Everything that is announced here happens before the first record of that pass.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class Planner:
             self._segment.add_sink(previous.id)
 
     def site_of(self, key: Key) -> Site | None:
+        """The site of a graph node, or of a model input."""
         path, role = key
         name = f"batch[{path}]" if role is Role.BATCH else f"{path}:{ROLE_SUFFIX[role]}"
         return self._sites.by_name.get(name)
@@ -137,14 +138,15 @@ class Planner:
 
 
 def is_leaf(module: nn.Module) -> bool:
+    """Whether the module has no children."""
     return next(module.children(), None) is None
 
 
 def equalize(root: nn.Module, hook_input: Callable[[nn.Module], None]) -> None:
     """Gives blocks that are compiled one by one the same taps, with slots that the operators ignore.
 
-    Blocks of one class share compiled code. A block whose input is glue where its siblings' is not (the first one, behind
-    the embedding) would otherwise be compiled once more.
+    Blocks of one class share compiled code. A block whose input is glue where its siblings' is not (the first one,
+    behind the embedding) would otherwise be compiled once more.
     """
     blocks: dict[type, list[nn.Module]] = {}
     for module in root.modules():

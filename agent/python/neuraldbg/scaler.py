@@ -26,6 +26,7 @@ def start_watching(watch: StepWatch) -> None:
 
 
 def stop_watching(watch: StepWatch) -> None:
+    """Puts the original back when the last session ends."""
     _watches.discard(watch)
     if not _watches and GradScaler.step is _step:
         GradScaler.step = _original  # type: ignore[method-assign]

@@ -65,6 +65,7 @@ class Session:
 
     @property
     def enabled(self) -> bool:
+        """False when the agent could not start, was switched off, or is detached."""
         return self._attachment is not None
 
     def log_loss(

@@ -150,6 +150,7 @@ class Site:
             self.units = Units.DIM1 if len(shape) in _CHANNEL_DIMENSIONS else Units.LAST_DIM
 
     def record(self) -> SiteRecord:
+        """The site as the C interface takes it."""
         shape = self.shape[:_MAX_DIMENSIONS]
         return SiteRecord(
             name=self.name.encode(),
@@ -175,6 +176,7 @@ class Site:
 
 
 def dtype_number(dtype: torch.dtype | None) -> int:
+    """DType of shared/record.h; 0 where there is none."""
     return _DTYPES.get(dtype, 0) if dtype is not None else 0
 
 
@@ -198,6 +200,7 @@ class SiteTable:
         self._next_id = 0
 
     def add(self, site: Site) -> Site:
+        """Announces a new site."""
         site.id = self._segment.add_site(site.record())
         if site.id != NO_SITE:
             self._next_id = site.id + 1
@@ -205,6 +208,7 @@ class SiteTable:
         return site
 
     def update(self, site: Site) -> None:
+        """Announces what changed in a site."""
         if site.id != NO_SITE:
             self._segment.update_site(site.id, site.record())
 
@@ -242,6 +246,7 @@ class SiteTable:
         return self.add(forward), self.add(gradient)
 
     def gradient_of(self, site: Site) -> Site:
+        """The gradient's site of a forward site."""
         return self.by_name[f"{site.name}.grad"]
 
     def slot(self, site: Site) -> torch.Tensor:
