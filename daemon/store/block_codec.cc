@@ -30,8 +30,7 @@ std::vector<const Sample*> MakeGrid(std::span<const StepFrame> frames, std::span
 }
 
 SampleMark MarkOf(const Sample* sample) {
-  return sample == nullptr ? SampleMark{}
-                           : SampleMark{true, sample->has_bits, sample->flags, sample->present};
+  return sample == nullptr ? SampleMark{} : SampleMark{true, sample->has_bits, sample->flags, sample->present};
 }
 
 // Marks rarely change from step to step, so they are kept as runs.

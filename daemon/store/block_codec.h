@@ -1,7 +1,7 @@
 // A block: consecutive frames of one rank at full detail, sites × steps, column by column.
 //
-// Exact, as the frame codec is: decoding gives bit for bit the frames that went in, in their order. Frames whose samples
-// are not sorted (see CollectColumns) are kept frame by frame in the directory instead.
+// Exact, as the frame codec is: decoding gives bit for bit the frames that went in, in their order. Frames whose
+// samples are not sorted (see CollectColumns) are kept frame by frame in the directory instead.
 #pragma once
 
 #include <functional>

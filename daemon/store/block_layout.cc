@@ -19,8 +19,8 @@ void EncodeColumns(std::span<const ColumnKey> columns, ByteWriter& writer) {
   writer.Varint(columns.size());
   std::uint32_t previous_site = 0;
   for (const ColumnKey& column : columns) {
-    writer.Fixed(static_cast<std::uint8_t>(static_cast<unsigned>(column.phase) << 4 |
-                                           static_cast<unsigned>(column.kind)));
+    writer.Fixed(
+        static_cast<std::uint8_t>(static_cast<unsigned>(column.phase) << 4 | static_cast<unsigned>(column.kind)));
     writer.Difference(column.site, previous_site);
     previous_site = column.site;
   }

@@ -1,7 +1,7 @@
 // What full-detail blocks and roll-ups have in common: columns, and packs of encoded statistics.
 //
-// A column is one site as one record kind in one phase. Values are kept kind by kind and statistic by statistic, so that
-// a query for one statistic decodes that statistic only.
+// A column is one site as one record kind in one phase. Values are kept kind by kind and statistic by statistic, so
+// that a query for one statistic decodes that statistic only.
 #pragma once
 
 #include <compare>

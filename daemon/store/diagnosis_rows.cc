@@ -101,18 +101,23 @@ absl::Status ReadList(SqliteStatement& statement, std::vector<T>& out, Fields fi
 
 absl::Status ReadHypothesisLists(SqliteConnection& database, std::int64_t diagnosis, std::size_t position,
                                  Hypothesis& hypothesis) {
-  STORE_RETURN_IF_ERROR(ReadList(
-      database.Use("SELECT site, step, statistic, observed, expected_low, expected_high, note FROM evidence "
-                   "WHERE diagnosis_id=? AND hypothesis=? ORDER BY position").Bind(diagnosis).Bind(position),
-      hypothesis.evidence, [](FieldLoader& io, Evidence& item) { EvidenceFields(io, item); }));
-  STORE_RETURN_IF_ERROR(ReadList(
-      database.Use("SELECT site, step, phase, share, note FROM chain_links "
-                   "WHERE diagnosis_id=? AND hypothesis=? ORDER BY position").Bind(diagnosis).Bind(position),
-      hypothesis.chain, [](FieldLoader& io, ChainLink& item) { ChainFields(io, item); }));
-  return ReadList(
-      database.Use("SELECT text FROM equivalents WHERE diagnosis_id=? AND hypothesis=? ORDER BY position")
-          .Bind(diagnosis).Bind(position),
-      hypothesis.equivalents, [](FieldLoader& io, std::string& item) { io(item); });
+  STORE_RETURN_IF_ERROR(
+      ReadList(database
+                   .Use("SELECT site, step, statistic, observed, expected_low, expected_high, note FROM evidence "
+                        "WHERE diagnosis_id=? AND hypothesis=? ORDER BY position")
+                   .Bind(diagnosis)
+                   .Bind(position),
+               hypothesis.evidence, [](FieldLoader& io, Evidence& item) { EvidenceFields(io, item); }));
+  STORE_RETURN_IF_ERROR(ReadList(database
+                                     .Use("SELECT site, step, phase, share, note FROM chain_links "
+                                          "WHERE diagnosis_id=? AND hypothesis=? ORDER BY position")
+                                     .Bind(diagnosis)
+                                     .Bind(position),
+                                 hypothesis.chain, [](FieldLoader& io, ChainLink& item) { ChainFields(io, item); }));
+  return ReadList(database.Use("SELECT text FROM equivalents WHERE diagnosis_id=? AND hypothesis=? ORDER BY position")
+                      .Bind(diagnosis)
+                      .Bind(position),
+                  hypothesis.equivalents, [](FieldLoader& io, std::string& item) { io(item); });
 }
 
 absl::Status RemoveDiagnosis(SqliteConnection& database, std::int64_t id) {
@@ -121,9 +126,12 @@ absl::Status RemoveDiagnosis(SqliteConnection& database, std::int64_t id) {
 
 absl::Status TrimHistory(SqliteConnection& database, std::uint64_t run_id) {
   return database
-      .Use("DELETE FROM diagnoses WHERE run_id=?1 AND id IN "
-           "(SELECT id FROM diagnoses WHERE run_id=?1 ORDER BY id DESC LIMIT -1 OFFSET ?2)")
-      .Bind(run_id).Bind(kHistoryPerRun + 1).Run();
+      .Use(
+          "DELETE FROM diagnoses WHERE run_id=?1 AND id IN "
+          "(SELECT id FROM diagnoses WHERE run_id=?1 ORDER BY id DESC LIMIT -1 OFFSET ?2)")
+      .Bind(run_id)
+      .Bind(kHistoryPerRun + 1)
+      .Run();
 }
 
 }  // namespace
@@ -140,7 +148,9 @@ std::string FindingsOf(const Diagnosis& diagnosis) {
 absl::StatusOr<std::string> CurrentFindings(SqliteConnection& database, std::uint64_t run_id) {
   std::string findings;
   STORE_RETURN_IF_ERROR(database.Use("SELECT findings FROM diagnoses WHERE run_id=? ORDER BY id DESC LIMIT 1")
-                            .Bind(run_id).First([&](const SqliteRow& row) { findings = row.Text(0); }).status());
+                            .Bind(run_id)
+                            .First([&](const SqliteRow& row) { findings = row.Text(0); })
+                            .status());
   return findings;
 }
 
@@ -148,9 +158,10 @@ absl::Status WriteDiagnosis(SqliteConnection& database, std::uint64_t run_id, co
                             std::uint64_t now_ns) {
   const std::string findings = FindingsOf(diagnosis);
   std::int64_t replaced = 0;
-  STORE_RETURN_IF_ERROR(
-      database.Use("SELECT id, findings FROM diagnoses WHERE run_id=? ORDER BY id DESC LIMIT 1").Bind(run_id)
-          .First([&](const SqliteRow& row) { replaced = row.Text(1) == findings ? row.Int(0) : 0; }).status());
+  STORE_RETURN_IF_ERROR(database.Use("SELECT id, findings FROM diagnoses WHERE run_id=? ORDER BY id DESC LIMIT 1")
+                            .Bind(run_id)
+                            .First([&](const SqliteRow& row) { replaced = row.Text(1) == findings ? row.Int(0) : 0; })
+                            .status());
   if (replaced != 0) {
     STORE_RETURN_IF_ERROR(RemoveDiagnosis(database, replaced));
   }
@@ -159,8 +170,14 @@ absl::Status WriteDiagnosis(SqliteConnection& database, std::uint64_t run_id, co
     writer.Varint(rank);
   }
   STORE_RETURN_IF_ERROR(database.Use("INSERT INTO diagnoses VALUES (NULL,?,?,?,?,?,?,?)")
-                            .Bind(run_id).Bind(findings).Bind(now_ns).Bind(diagnosis.verdict).Bind(diagnosis.warm)
-                            .Bind(diagnosis.steps_seen).Bind(ranks).Run());
+                            .Bind(run_id)
+                            .Bind(findings)
+                            .Bind(now_ns)
+                            .Bind(diagnosis.verdict)
+                            .Bind(diagnosis.warm)
+                            .Bind(diagnosis.steps_seen)
+                            .Bind(ranks)
+                            .Run());
   const std::int64_t id = database.last_insert_id();
   for (std::size_t i = 0; i < diagnosis.hypotheses.size(); ++i) {
     STORE_RETURN_IF_ERROR(WriteHypothesis(database, id, i, diagnosis.hypotheses[i]));
@@ -184,33 +201,38 @@ absl::StatusOr<Diagnosis> ReadDiagnosis(SqliteConnection& database, std::uint64_
   Diagnosis diagnosis;
   std::int64_t id = 0;
   absl::Status loaded;
-  STORE_ASSIGN_OR_RETURN(
-      const bool found,
-      database.Use("SELECT id, verdict, warm, steps_seen, ranks_seen FROM diagnoses WHERE run_id=? "
-                   "ORDER BY id DESC LIMIT 1").Bind(run_id).First([&](const SqliteRow& row) {
-        FieldLoader io(row, 0);
-        io(id);
-        io.Enum(diagnosis.verdict, 4);
-        io(diagnosis.warm, diagnosis.steps_seen);
-        for (ByteReader ranks(row.Blob(4)); ranks.ok() && ranks.remaining() > 0;) {
-          diagnosis.ranks_seen.push_back(static_cast<std::uint32_t>(ranks.Varint()));
-        }
-        loaded = io.status();
-      }));
+  STORE_ASSIGN_OR_RETURN(const bool found,
+                         database
+                             .Use("SELECT id, verdict, warm, steps_seen, ranks_seen FROM diagnoses WHERE run_id=? "
+                                  "ORDER BY id DESC LIMIT 1")
+                             .Bind(run_id)
+                             .First([&](const SqliteRow& row) {
+                               FieldLoader io(row, 0);
+                               io(id);
+                               io.Enum(diagnosis.verdict, 4);
+                               io(diagnosis.warm, diagnosis.steps_seen);
+                               for (ByteReader ranks(row.Blob(4)); ranks.ok() && ranks.remaining() > 0;) {
+                                 diagnosis.ranks_seen.push_back(static_cast<std::uint32_t>(ranks.Varint()));
+                               }
+                               loaded = io.status();
+                             }));
   if (!found) {
     return absl::NotFoundError("The run has no diagnosis yet.");
   }
   STORE_RETURN_IF_ERROR(loaded);
   STORE_RETURN_IF_ERROR(ReadList(
-      database.Use("SELECT incident, kind, module, site, rank, step, detected_at_step, phase, confidence, summary, "
-                   "remedy FROM hypotheses WHERE diagnosis_id=? ORDER BY position").Bind(id),
+      database
+          .Use("SELECT incident, kind, module, site, rank, step, detected_at_step, phase, confidence, summary, "
+               "remedy FROM hypotheses WHERE diagnosis_id=? ORDER BY position")
+          .Bind(id),
       diagnosis.hypotheses, [](FieldLoader& io, Hypothesis& item) { HypothesisFields(io, item); }));
   for (std::size_t i = 0; i < diagnosis.hypotheses.size(); ++i) {
     STORE_RETURN_IF_ERROR(ReadHypothesisLists(database, id, i, diagnosis.hypotheses[i]));
   }
-  STORE_RETURN_IF_ERROR(ReadList(
-      database.Use("SELECT step, rank, kind, module, text FROM notices WHERE diagnosis_id=? ORDER BY position").Bind(id),
-      diagnosis.notices, [](FieldLoader& io, Notice& item) { NoticeFields(io, item); }));
+  STORE_RETURN_IF_ERROR(
+      ReadList(database.Use("SELECT step, rank, kind, module, text FROM notices WHERE diagnosis_id=? ORDER BY position")
+                   .Bind(id),
+               diagnosis.notices, [](FieldLoader& io, Notice& item) { NoticeFields(io, item); }));
   STORE_RETURN_IF_ERROR(ReadList(
       database.Use("SELECT site, rank, step, text FROM blind_spots WHERE diagnosis_id=? ORDER BY position").Bind(id),
       diagnosis.blind_spots, [](FieldLoader& io, BlindSpot& item) { BlindSpotFields(io, item); }));
@@ -230,9 +252,12 @@ absl::StatusOr<std::vector<Transition>> ReadTransitions(SqliteConnection& databa
   std::vector<Transition> transitions;
   const auto after = std::min<std::uint64_t>(after_id, std::numeric_limits<std::int64_t>::max());
   STORE_RETURN_IF_ERROR(ReadList(
-      database.Use("SELECT id, step, rank, incarnation, site, phase, statistic, from_regime, to_regime, value, "
-                   "expected_low, expected_high, severity FROM transitions WHERE run_id=? AND id>? ORDER BY id LIMIT ?")
-          .Bind(run_id).Bind(after).Bind(limit),
+      database
+          .Use("SELECT id, step, rank, incarnation, site, phase, statistic, from_regime, to_regime, value, "
+               "expected_low, expected_high, severity FROM transitions WHERE run_id=? AND id>? ORDER BY id LIMIT ?")
+          .Bind(run_id)
+          .Bind(after)
+          .Bind(limit),
       transitions, [](FieldLoader& io, Transition& item) { TransitionFields(io, item); }));
   return transitions;
 }

@@ -54,8 +54,8 @@ absl::StatusOr<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std:
     const bool held = errno == EWOULDBLOCK;
     const std::string reason = std::strerror(errno);
     ::close(descriptor);
-    return held ? absl::FailedPreconditionError(absl::StrCat("Another neuraldbgd already uses the data directory ",
-                                                             directory, "."))
+    return held ? absl::FailedPreconditionError(
+                      absl::StrCat("Another neuraldbgd already uses the data directory ", directory, "."))
                 : absl::UnavailableError(absl::StrCat(path, " cannot be locked: ", reason, "."));
   }
   return std::unique_ptr<DirectoryLock>(new DirectoryLock(descriptor));

@@ -21,8 +21,8 @@ absl::Status AppendBlock(SqliteConnection& database, const SqliteRow& row, const
 }
 
 template <typename Wanted>
-absl::Status AppendPending(SqliteConnection& database, const SqliteRow& row, const RankKey& rank,
-                           const Wanted& wanted, std::vector<NumberedFrame>& out) {
+absl::Status AppendPending(SqliteConnection& database, const SqliteRow& row, const RankKey& rank, const Wanted& wanted,
+                           std::vector<NumberedFrame>& out) {
   std::optional<StepFrame> frame = DecodeFrame(row.Blob(1), rank);
   if (!frame) {
     return DamagedBlock(database);
@@ -53,14 +53,21 @@ absl::StatusOr<std::vector<StepFrame>> StoreQueries::ReadFrames(const RankKey& k
   std::vector<NumberedFrame> frames;
   const auto wanted = [&](const NumberedFrame& one) { return one.frame.step >= from && one.frame.step <= to; };
   STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT id, directory FROM blocks WHERE rank_id=? AND level=? AND max_step>=? AND min_step<=? "
-                    "ORDER BY first_frame")
-          .Bind(rank.id).Bind(kDetailLevel).Bind(StepColumn(from)).Bind(StepColumn(to))
+      database_
+          .Use("SELECT id, directory FROM blocks WHERE rank_id=? AND level=? AND max_step>=? AND min_step<=? "
+               "ORDER BY first_frame")
+          .Bind(rank.id)
+          .Bind(kDetailLevel)
+          .Bind(StepColumn(from))
+          .Bind(StepColumn(to))
           .ForEach([&](const SqliteRow& row) { return AppendBlock(database_, row, key, wanted, frames); }));
   STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT sequence, data FROM pending_frames WHERE rank_id=? AND step BETWEEN ? AND ? "
-                    "ORDER BY sequence")
-          .Bind(rank.id).Bind(StepColumn(from)).Bind(StepColumn(to))
+      database_
+          .Use("SELECT sequence, data FROM pending_frames WHERE rank_id=? AND step BETWEEN ? AND ? "
+               "ORDER BY sequence")
+          .Bind(rank.id)
+          .Bind(StepColumn(from))
+          .Bind(StepColumn(to))
           .ForEach([&](const SqliteRow& row) { return AppendPending(database_, row, key, wanted, frames); }));
   return WithoutNumbers(std::move(frames));
 }
@@ -74,11 +81,14 @@ absl::StatusOr<std::vector<StepFrame>> StoreQueries::FramesSince(std::uint64_t r
   for (const RankRow& rank : ranks) {
     STORE_RETURN_IF_ERROR(
         database_.Use("SELECT id, directory FROM blocks WHERE rank_id=? AND level=? AND last_sequence>?")
-            .Bind(rank.id).Bind(kDetailLevel).Bind(frame_sequence)
+            .Bind(rank.id)
+            .Bind(kDetailLevel)
+            .Bind(frame_sequence)
             .ForEach([&](const SqliteRow& row) { return AppendBlock(database_, row, rank.key, wanted, frames); }));
     STORE_RETURN_IF_ERROR(
         database_.Use("SELECT sequence, data FROM pending_frames WHERE rank_id=? AND sequence>?")
-            .Bind(rank.id).Bind(frame_sequence)
+            .Bind(rank.id)
+            .Bind(frame_sequence)
             .ForEach([&](const SqliteRow& row) { return AppendPending(database_, row, rank.key, wanted, frames); }));
   }
   std::sort(frames.begin(), frames.end(), [](const auto& a, const auto& b) { return a.sequence < b.sequence; });

@@ -33,9 +33,9 @@ absl::StatusOr<Identity> ReadIdentity(SqliteConnection& database) {
     return absl::DataLossError(absl::StrCat(database.path(), " is a database of another program; move it away."));
   }
   if (identity.version > kSchemaVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(database.path(), " was written by a newer release (schema ", identity.version,
-                     ", this release knows ", kSchemaVersion, "); use that release or another data directory."));
+    return absl::FailedPreconditionError(absl::StrCat(database.path(), " was written by a newer release (schema ",
+                                                      identity.version, ", this release knows ", kSchemaVersion,
+                                                      "); use that release or another data directory."));
   }
   return identity;
 }
@@ -64,8 +64,8 @@ absl::Status MigrateSchema(SqliteConnection& database) {
 absl::Status CheckSchema(SqliteConnection& database) {
   STORE_ASSIGN_OR_RETURN(const Identity identity, ReadIdentity(database));
   if (identity.version != kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        database.path(), " has schema ", identity.version, "; start neuraldbgd once to bring it to ", kSchemaVersion, "."));
+    return absl::FailedPreconditionError(absl::StrCat(database.path(), " has schema ", identity.version,
+                                                      "; start neuraldbgd once to bring it to ", kSchemaVersion, "."));
   }
   return absl::OkStatus();
 }

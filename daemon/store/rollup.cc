@@ -202,7 +202,7 @@ std::optional<Rollup> DecodeRollupDirectory(ByteSpan bytes) {
 }
 
 bool DecodeRollupSection(const Rollup& directory, RecordKind kind, ByteSpan section,
-                           const std::function<void(std::size_t, std::size_t, const RollupCell&)>& visit) {
+                         const std::function<void(std::size_t, std::size_t, const RollupCell&)>& visit) {
   if (section.empty()) {
     return true;  // no value in any bucket
   }
@@ -268,12 +268,10 @@ Rollup MergedDirectory(std::span<const Rollup> parts) {
 
 bool MergeStatistic(Rollup& merged, const Rollup& part, RecordKind kind, std::size_t statistic, ByteSpan section) {
   auto at = merged.columns.begin();
-  return DecodeRollupSection(part, kind, section,
-                               [&](std::size_t column, std::size_t, const RollupCell& cell) {
-                                 at = std::lower_bound(at, merged.columns.end(), part.columns[column]);
-                                 merged.Cell(static_cast<std::size_t>(at - merged.columns.begin()), statistic, 0)
-                                     .Merge(cell);
-                               });
+  return DecodeRollupSection(part, kind, section, [&](std::size_t column, std::size_t, const RollupCell& cell) {
+    at = std::lower_bound(at, merged.columns.end(), part.columns[column]);
+    merged.Cell(static_cast<std::size_t>(at - merged.columns.begin()), statistic, 0).Merge(cell);
+  });
 }
 
 }  // namespace neuraldbg::store

@@ -57,9 +57,10 @@ EncodedBlock EncodeRollup(const Rollup& rollup);
 // Buckets and columns, no cells.
 std::optional<Rollup> DecodeRollupDirectory(ByteSpan bytes);
 
-// Calls `visit(column, bucket, cell)` for every cell of one statistic that holds values. False if the bytes are damaged.
+// Calls `visit(column, bucket, cell)` for every cell of one statistic that holds values. False if the bytes are
+// damaged.
 bool DecodeRollupSection(const Rollup& directory, RecordKind kind, ByteSpan section,
-                           const std::function<void(std::size_t, std::size_t, const RollupCell&)>& visit);
+                         const std::function<void(std::size_t, std::size_t, const RollupCell&)>& visit);
 
 // One empty bucket over the buckets and columns of all parts. Filled by MergeStatistic, part by part in their order.
 Rollup MergedDirectory(std::span<const Rollup> parts);

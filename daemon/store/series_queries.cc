@@ -39,9 +39,10 @@ void EmitCell(const RollupCell& cell, bool last_of_all, std::vector<SeriesPoint>
   }
   std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   for (const SeriesPoint& point : points) {
-    const bool repeated = !out.empty() && out.back().step == point.step &&
-                          (std::bit_cast<std::uint32_t>(out.back().value) == std::bit_cast<std::uint32_t>(point.value) ||
-                           (point.value != point.value && out.back().value != out.back().value));
+    const bool repeated =
+        !out.empty() && out.back().step == point.step &&
+        (std::bit_cast<std::uint32_t>(out.back().value) == std::bit_cast<std::uint32_t>(point.value) ||
+         (point.value != point.value && out.back().value != out.back().value));
     if (!repeated) {
       out.push_back(point);
     }
@@ -154,7 +155,8 @@ absl::StatusOr<std::vector<Series>> StoreQueries::QuerySeries(const SeriesQuery&
   std::vector<Series> result;
   for (auto& [key, one] : series) {
     // A restart from a checkpoint repeats steps: both values are shown, the older incarnation's first.
-    std::stable_sort(one.points.begin(), one.points.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+    std::stable_sort(one.points.begin(), one.points.end(),
+                     [](const auto& a, const auto& b) { return a.step < b.step; });
     result.push_back(std::move(one));
   }
   return result;

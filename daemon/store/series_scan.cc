@@ -50,41 +50,46 @@ bool SeriesScan::WantsSite(std::uint32_t site) const {
 
 absl::StatusOr<FrameRange> SeriesScan::EdgeBlock(SqliteStatement& blocks, bool at_start) {
   FrameRange range{UINT64_MAX, 0};
-  STORE_RETURN_IF_ERROR(
-      blocks.Bind(rank_.id).Bind(kDetailLevel).Bind(StepColumn(query_.from_step)).Bind(StepColumn(query_.to_step))
-          .ForEach([&](const SqliteRow& row) {
-            const std::optional<BlockDirectory> directory = DecodeDirectory(row.Blob(1), rank_.key);
-            if (!directory) {
-              return DamagedBlock(database_);
-            }
-            const auto first = row.Unsigned<std::uint64_t>(0);
-            for (std::size_t f = 0; f < directory->frames.size(); ++f) {
-              if (WantsStep(directory->frames[f].step)) {
-                range = {std::min(range.first, first + f), first + f + 1};
-              }
-            }
-            if (range.first >= range.end) {  // nothing here: the range begins after it, or ends before it
-              const std::uint64_t edge = at_start ? first + directory->frames.size() : first;
-              range = {edge, edge};
-            }
-            return absl::OkStatus();
-          }));
+  STORE_RETURN_IF_ERROR(blocks.Bind(rank_.id)
+                            .Bind(kDetailLevel)
+                            .Bind(StepColumn(query_.from_step))
+                            .Bind(StepColumn(query_.to_step))
+                            .ForEach([&](const SqliteRow& row) {
+                              const std::optional<BlockDirectory> directory = DecodeDirectory(row.Blob(1), rank_.key);
+                              if (!directory) {
+                                return DamagedBlock(database_);
+                              }
+                              const auto first = row.Unsigned<std::uint64_t>(0);
+                              for (std::size_t f = 0; f < directory->frames.size(); ++f) {
+                                if (WantsStep(directory->frames[f].step)) {
+                                  range = {std::min(range.first, first + f), first + f + 1};
+                                }
+                              }
+                              if (range.first >=
+                                  range.end) {  // nothing here: the range begins after it, or ends before it
+                                const std::uint64_t edge = at_start ? first + directory->frames.size() : first;
+                                range = {edge, edge};
+                              }
+                              return absl::OkStatus();
+                            }));
   return range;
 }
 
 absl::StatusOr<FrameRange> SeriesScan::Range() {
   STORE_ASSIGN_OR_RETURN(
-      FrameRange range,
-      EdgeBlock(database_.Use("SELECT first_frame, directory FROM blocks WHERE rank_id=? AND level=? "
-                              "AND max_step>=? AND min_step<=? ORDER BY first_frame LIMIT 1"), true));
+      FrameRange range, EdgeBlock(database_.Use("SELECT first_frame, directory FROM blocks WHERE rank_id=? AND level=? "
+                                                "AND max_step>=? AND min_step<=? ORDER BY first_frame LIMIT 1"),
+                                  true));
   STORE_ASSIGN_OR_RETURN(
       const FrameRange last,
       EdgeBlock(database_.Use("SELECT first_frame, directory FROM blocks WHERE rank_id=? AND level=? "
-                              "AND max_step>=? AND min_step<=? ORDER BY first_frame DESC LIMIT 1"), false));
+                              "AND max_step>=? AND min_step<=? ORDER BY first_frame DESC LIMIT 1"),
+                false));
   range.end = std::max(range.end, last.end);
   std::uint64_t next = rank_.blocked_frames;
   STORE_RETURN_IF_ERROR(database_.Use("SELECT step FROM pending_frames WHERE rank_id=? ORDER BY sequence")
-                            .Bind(rank_.id).ForEach([&](const SqliteRow& row) {
+                            .Bind(rank_.id)
+                            .ForEach([&](const SqliteRow& row) {
                               const std::int64_t step = row.Int(0);
                               if (step >= StepColumn(query_.from_step) && step <= StepColumn(query_.to_step)) {
                                 range = {std::min(range.first, next), next + 1};
@@ -142,16 +147,22 @@ absl::Status SeriesScan::DetailOfBlock(const SqliteRow& row, const FrameRange& r
 
 absl::Status SeriesScan::Detail(const FrameRange& range, const OnPoint& on_point) {
   STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT id, first_frame, directory FROM blocks WHERE rank_id=? AND level=? AND first_frame<? "
-                    "AND first_frame+frames>? AND max_step>=? AND min_step<=? ORDER BY first_frame")
-          .Bind(rank_.id).Bind(kDetailLevel).Bind(range.end).Bind(range.first).Bind(StepColumn(query_.from_step))
+      database_
+          .Use("SELECT id, first_frame, directory FROM blocks WHERE rank_id=? AND level=? AND first_frame<? "
+               "AND first_frame+frames>? AND max_step>=? AND min_step<=? ORDER BY first_frame")
+          .Bind(rank_.id)
+          .Bind(kDetailLevel)
+          .Bind(range.end)
+          .Bind(range.first)
+          .Bind(StepColumn(query_.from_step))
           .Bind(StepColumn(query_.to_step))
           .ForEach([&](const SqliteRow& row) { return DetailOfBlock(row, range, on_point); }));
   if (range.end <= rank_.blocked_frames) {
     return absl::OkStatus();
   }
   std::uint64_t next = rank_.blocked_frames;
-  return database_.Use("SELECT data FROM pending_frames WHERE rank_id=? ORDER BY sequence").Bind(rank_.id)
+  return database_.Use("SELECT data FROM pending_frames WHERE rank_id=? ORDER BY sequence")
+      .Bind(rank_.id)
       .ForEach([&](const SqliteRow& row) {
         const std::optional<StepFrame> frame = DecodeFrame(row.Blob(0), rank_.key);
         if (!frame) {
@@ -188,12 +199,12 @@ absl::Status SeriesScan::RolledBlock(const SqliteRow& row, std::uint32_t level, 
   }
   for (const Place& place : PlacesOf(query_.statistic)) {
     STORE_ASSIGN_OR_RETURN(const Bytes section, ReadSection(database_, row.Int(0), place.kind, place.statistic));
-    const bool sound = DecodeRollupSection(*rollup, place.kind, section,
-                                             [&](std::size_t c, std::size_t b, const RollupCell& cell) {
-                                               if (inside[b] && WantsSite(rollup->columns[c].site)) {
-                                                 on_cell(rollup->columns[c].site, first + b * level, cell);
-                                               }
-                                             });
+    const bool sound =
+        DecodeRollupSection(*rollup, place.kind, section, [&](std::size_t c, std::size_t b, const RollupCell& cell) {
+          if (inside[b] && WantsSite(rollup->columns[c].site)) {
+            on_cell(rollup->columns[c].site, first + b * level, cell);
+          }
+        });
     if (!sound) {
       return DamagedBlock(database_);
     }
@@ -206,19 +217,22 @@ absl::Status SeriesScan::Rolled(std::size_t level_index, const FrameRange& range
   const std::uint32_t level = kRollupLevels[level_index];
   std::vector<FrameRange> finer;
   std::uint64_t covered = range.first;
-  STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT id, first_frame, frames, directory FROM blocks WHERE rank_id=? AND level=? "
-                    "AND first_frame+frames>? AND first_frame<? ORDER BY first_frame")
-          .Bind(rank_.id).Bind(level).Bind(range.first).Bind(range.end).ForEach([&](const SqliteRow& row) {
-            const auto first = row.Unsigned<std::uint64_t>(1);
-            AddRange(finer, {covered, std::max(covered, first)});
-            covered = first + row.Unsigned<std::uint64_t>(2);
-            return RolledBlock(row, level, on_cell, finer);
-          }));
+  STORE_RETURN_IF_ERROR(database_
+                            .Use("SELECT id, first_frame, frames, directory FROM blocks WHERE rank_id=? AND level=? "
+                                 "AND first_frame+frames>? AND first_frame<? ORDER BY first_frame")
+                            .Bind(rank_.id)
+                            .Bind(level)
+                            .Bind(range.first)
+                            .Bind(range.end)
+                            .ForEach([&](const SqliteRow& row) {
+                              const auto first = row.Unsigned<std::uint64_t>(1);
+                              AddRange(finer, {covered, std::max(covered, first)});
+                              covered = first + row.Unsigned<std::uint64_t>(2);
+                              return RolledBlock(row, level, on_cell, finer);
+                            }));
   AddRange(finer, {covered, std::max(covered, range.end)});
   for (const FrameRange& part : finer) {
-    STORE_RETURN_IF_ERROR(level_index == 0 ? Detail(part, on_point)
-                                           : Rolled(level_index - 1, part, on_point, on_cell));
+    STORE_RETURN_IF_ERROR(level_index == 0 ? Detail(part, on_point) : Rolled(level_index - 1, part, on_point, on_cell));
   }
   return absl::OkStatus();
 }

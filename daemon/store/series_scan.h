@@ -34,8 +34,7 @@ class SeriesScan {
 
   // Buckets of `level` frames inside the steps of the query; where a bucket is only partly inside, or does not exist
   // yet, the next finer level, down to single values.
-  absl::Status Rolled(std::size_t level_index, const FrameRange& range, const OnPoint& on_point,
-                      const OnCell& on_cell);
+  absl::Status Rolled(std::size_t level_index, const FrameRange& range, const OnPoint& on_point, const OnCell& on_cell);
 
  private:
   bool WantsSite(std::uint32_t site) const;

@@ -26,7 +26,8 @@ absl::Status StatusOf(sqlite3* database, int code) {
       if (disk_full || code == SQLITE_IOERR_SHMSIZE) {
         return absl::ResourceExhaustedError(absl::StrCat("The disk of ", path, " is full."));
       }
-      return absl::UnavailableError(absl::StrCat("Reading or writing ", path, " failed: ", sqlite3_errmsg(database), "."));
+      return absl::UnavailableError(
+          absl::StrCat("Reading or writing ", path, " failed: ", sqlite3_errmsg(database), "."));
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return absl::DataLossError(
@@ -40,8 +41,8 @@ absl::Status StatusOf(sqlite3* database, int code) {
     case SQLITE_AUTH:
       return absl::PermissionDeniedError(absl::StrCat(path, " cannot be opened: ", sqlite3_errstr(code), "."));
     default:
-      return absl::InternalError(absl::StrCat(path, ": ", database == nullptr ? sqlite3_errstr(code)
-                                                                             : sqlite3_errmsg(database), "."));
+      return absl::InternalError(
+          absl::StrCat(path, ": ", database == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(database), "."));
   }
 }
 
@@ -135,8 +136,8 @@ absl::StatusOr<bool> SqliteStatement::Step() {
     case SQLITE_DONE:
       return false;
     default:
-      return StatusOf(database_, sqlite3_extended_errcode(database_) == SQLITE_OK ? code
-                                                                                  : sqlite3_extended_errcode(database_));
+      return StatusOf(database_,
+                      sqlite3_extended_errcode(database_) == SQLITE_OK ? code : sqlite3_extended_errcode(database_));
   }
 }
 
@@ -169,8 +170,7 @@ absl::StatusOr<bool> SqliteStatement::First(const std::function<void(const Sqlit
   return row;
 }
 
-absl::StatusOr<std::unique_ptr<SqliteConnection>> SqliteConnection::Open(const std::string& path,
-                                                                         SqliteAccess access) {
+absl::StatusOr<std::unique_ptr<SqliteConnection>> SqliteConnection::Open(const std::string& path, SqliteAccess access) {
   std::unique_ptr<SqliteConnection> connection(new SqliteConnection());
   connection->path_ = path;
   int flags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
@@ -187,8 +187,9 @@ absl::StatusOr<std::unique_ptr<SqliteConnection>> SqliteConnection::Open(const s
   const int code = sqlite3_open_v2(target.c_str(), &connection->database_, flags, nullptr);
   if (code != SQLITE_OK) {
     const absl::Status status = StatusOf(connection->database_, code);
-    return absl::Status(status.code() == absl::StatusCode::kInternal ? absl::StatusCode::kPermissionDenied
-                                                                     : status.code(), status.message());
+    return absl::Status(
+        status.code() == absl::StatusCode::kInternal ? absl::StatusCode::kPermissionDenied : status.code(),
+        status.message());
   }
   sqlite3_busy_timeout(connection->database_, kBusyTimeoutMilliseconds);
   return connection;

@@ -81,9 +81,7 @@ class SqliteStore final : public SqliteReader<Store> {
     return queries_.GetRun(id);
   }
   absl::Status Apply(const Commit& commit) override { return writer_.Apply(commit); }
-  absl::Status SetRunState(std::uint64_t run_id, RunState state) override {
-    return writer_.SetRunState(run_id, state);
-  }
+  absl::Status SetRunState(std::uint64_t run_id, RunState state) override { return writer_.SetRunState(run_id, state); }
   absl::StatusOr<std::optional<SegmentResume>> ResumeSegment(const SegmentUuid& uuid) override;
   absl::StatusOr<EngineResume> ResumeEngine(std::uint64_t run_id) override;
   absl::StatusOr<std::vector<StepFrame>> FramesSince(std::uint64_t run_id, std::uint64_t frame_sequence) override {
@@ -97,35 +95,40 @@ class SqliteStore final : public SqliteReader<Store> {
 
 absl::StatusOr<std::optional<Store::SegmentResume>> SqliteStore::ResumeSegment(const SegmentUuid& uuid) {
   SegmentResume resume;
-  STORE_ASSIGN_OR_RETURN(
-      const bool found,
-      database_->Use("SELECT run_id, rank, incarnation, lane_heads, assembler_state FROM segments "
-                     "JOIN ranks ON ranks.id=rank_id WHERE uuid=?")
-          .Bind(std::as_bytes(std::span(uuid))).First([&](const SqliteRow& row) {
-            resume.key = {row.Unsigned<std::uint64_t>(0), row.Unsigned<std::uint32_t>(1),
-                          row.Unsigned<std::uint32_t>(2)};
-            for (store::ByteReader heads(row.Blob(3)); heads.remaining() >= 2 * sizeof(std::uint64_t);) {
-              const auto head = heads.Fixed<std::uint64_t>();
-              resume.lane_heads.push_back({head, heads.Fixed<std::uint64_t>()});
-            }
-            const auto state = row.Blob(4);
-            resume.assembler_state.assign(state.begin(), state.end());
-          }));
+  STORE_ASSIGN_OR_RETURN(const bool found,
+                         database_
+                             ->Use("SELECT run_id, rank, incarnation, lane_heads, assembler_state FROM segments "
+                                   "JOIN ranks ON ranks.id=rank_id WHERE uuid=?")
+                             .Bind(std::as_bytes(std::span(uuid)))
+                             .First([&](const SqliteRow& row) {
+                               resume.key = {row.Unsigned<std::uint64_t>(0), row.Unsigned<std::uint32_t>(1),
+                                             row.Unsigned<std::uint32_t>(2)};
+                               for (store::ByteReader heads(row.Blob(3));
+                                    heads.remaining() >= 2 * sizeof(std::uint64_t);) {
+                                 const auto head = heads.Fixed<std::uint64_t>();
+                                 resume.lane_heads.push_back({head, heads.Fixed<std::uint64_t>()});
+                               }
+                               const auto state = row.Blob(4);
+                               resume.assembler_state.assign(state.begin(), state.end());
+                             }));
   return found ? std::optional(std::move(resume)) : std::nullopt;
 }
 
 absl::StatusOr<Store::EngineResume> SqliteStore::ResumeEngine(std::uint64_t run_id) {
   EngineResume resume;
   STORE_RETURN_IF_ERROR(database_->Use("SELECT frame_sequence, snapshot FROM engine_snapshots WHERE run_id=?")
-                            .Bind(run_id).First([&](const SqliteRow& row) {
+                            .Bind(run_id)
+                            .First([&](const SqliteRow& row) {
                               resume.frame_sequence = row.Unsigned<std::uint64_t>(0);
                               const auto snapshot = row.Blob(1);
                               resume.snapshot.assign(snapshot.begin(), snapshot.end());
-                            }).status());
-  STORE_RETURN_IF_ERROR(database_->Use("SELECT count(*) FROM transitions WHERE run_id=?").Bind(run_id)
-                            .First([&](const SqliteRow& row) {
-                              resume.transitions_stored = row.Unsigned<std::uint64_t>(0);
-                            }).status());
+                            })
+                            .status());
+  STORE_RETURN_IF_ERROR(
+      database_->Use("SELECT count(*) FROM transitions WHERE run_id=?")
+          .Bind(run_id)
+          .First([&](const SqliteRow& row) { resume.transitions_stored = row.Unsigned<std::uint64_t>(0); })
+          .status());
   return resume;
 }
 
@@ -134,7 +137,7 @@ absl::StatusOr<Store::EngineResume> SqliteStore::ResumeEngine(std::uint64_t run_
 absl::StatusOr<std::unique_ptr<SqliteConnection>> OpenForReading(const std::string& path) {
   absl::Status failure;
   for (const SqliteAccess access : {SqliteAccess::kReadOnly, SqliteAccess::kImmutable}) {
-    struct stat log {};
+    struct stat log{};
     if (access == SqliteAccess::kImmutable && ::stat((path + "-wal").c_str(), &log) == 0 && log.st_size > 0) {
       break;
     }
@@ -157,7 +160,8 @@ absl::StatusOr<std::unique_ptr<SqliteConnection>> OpenForReading(const std::stri
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const std::string& directory) {
   STORE_ASSIGN_OR_RETURN(std::unique_ptr<DirectoryLock> lock, DirectoryLock::Acquire(directory));
-  // 0600 from the start: the database is its owner's, however open the directory is. SQLite gives its log the same mode.
+  // 0600 from the start: the database is its owner's, however open the directory is. SQLite gives its log the same
+  // mode.
   if (const int file = ::open(DatabasePath(directory).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600); file >= 0) {
     ::close(file);
   }

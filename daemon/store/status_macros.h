@@ -3,11 +3,11 @@
 
 #include "absl/status/status.h"
 
-#define STORE_RETURN_IF_ERROR(expression)                        \
-  do {                                                           \
-    if (absl::Status returned = (expression); !returned.ok()) {    \
-      return returned;                                           \
-    }                                                            \
+#define STORE_RETURN_IF_ERROR(expression)                       \
+  do {                                                          \
+    if (absl::Status returned = (expression); !returned.ok()) { \
+      return returned;                                          \
+    }                                                           \
   } while (false)
 
 #define STORE_CONCATENATE_INNER(a, b) a##b

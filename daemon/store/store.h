@@ -53,15 +53,15 @@ struct SiteSummary {
 
 // All that one pass over one rank's segment changes; committed atomically.
 struct Commit {
-  StoredRank rank;                          // state and counters after this pass
+  StoredRank rank;  // state and counters after this pass
   std::vector<LaneCheckpoint> lane_heads;
-  std::vector<ManifestEntry> manifest;      // new entries, in order
-  std::vector<StepFrame> frames;            // completed (or abandoned) steps, in order
-  std::vector<std::byte> assembler_state;   // records of steps not yet complete; opaque to the store
-  std::vector<Transition> transitions;      // newly emitted for the run
-  std::optional<Diagnosis> diagnosis;       // if it changed
-  std::vector<std::byte> engine_snapshot;   // empty: none this time
-  std::vector<SiteSummary> site_totals;     // absolute counts per site after this pass
+  std::vector<ManifestEntry> manifest;     // new entries, in order
+  std::vector<StepFrame> frames;           // completed (or abandoned) steps, in order
+  std::vector<std::byte> assembler_state;  // records of steps not yet complete; opaque to the store
+  std::vector<Transition> transitions;     // newly emitted for the run
+  std::optional<Diagnosis> diagnosis;      // if it changed
+  std::vector<std::byte> engine_snapshot;  // empty: none this time
+  std::vector<SiteSummary> site_totals;    // absolute counts per site after this pass
 };
 
 struct SeriesPoint {
@@ -96,10 +96,12 @@ class StoreReader {
   virtual absl::StatusOr<std::vector<SiteSummary>> SiteTotals(const RankKey& rank) = 0;
   virtual absl::StatusOr<std::vector<Series>> QuerySeries(const SeriesQuery& query) = 0;
   // Transitions with id > after_id, at most limit.
-  virtual absl::StatusOr<std::vector<Transition>> ListTransitions(std::uint64_t run_id, std::uint64_t after_id, std::uint32_t limit) = 0;
+  virtual absl::StatusOr<std::vector<Transition>> ListTransitions(std::uint64_t run_id, std::uint64_t after_id,
+                                                                  std::uint32_t limit) = 0;
   virtual absl::StatusOr<Diagnosis> GetDiagnosis(std::uint64_t run_id) = 0;
   // Frames of one rank with from <= step <= to, in order: what a replay feeds to a RunEngine.
-  virtual absl::StatusOr<std::vector<StepFrame>> ReadFrames(const RankKey& rank, std::uint64_t from, std::uint64_t to) = 0;
+  virtual absl::StatusOr<std::vector<StepFrame>> ReadFrames(const RankKey& rank, std::uint64_t from,
+                                                            std::uint64_t to) = 0;
 };
 
 class Store : public StoreReader {
@@ -110,8 +112,9 @@ class Store : public StoreReader {
   static absl::StatusOr<std::unique_ptr<StoreReader>> OpenReadOnly(const std::string& directory);
 
   // Finds or creates the run of (uid, name, launch).
-  virtual absl::StatusOr<StoredRun> AdoptRun(std::uint32_t owner_uid, const std::string& name, const std::string& launch,
-                                             std::uint32_t world_size, const std::string& framework) = 0;
+  virtual absl::StatusOr<StoredRun> AdoptRun(std::uint32_t owner_uid, const std::string& name,
+                                             const std::string& launch, std::uint32_t world_size,
+                                             const std::string& framework) = 0;
   virtual absl::Status Apply(const Commit& commit) = 0;
   virtual absl::Status SetRunState(std::uint64_t run_id, RunState state) = 0;
   // For a restart: what was durable for this segment.
@@ -121,11 +124,11 @@ class Store : public StoreReader {
     std::vector<std::byte> assembler_state;
   };
   virtual absl::StatusOr<std::optional<SegmentResume>> ResumeSegment(const SegmentUuid& uuid) = 0;
-  // The newest engine snapshot of a run, with what came since: per rank the first step not contained in it, and the number
-  // of transitions already stored (replaying must not store them twice).
+  // The newest engine snapshot of a run, with what came since: per rank the first step not contained in it, and the
+  // number of transitions already stored (replaying must not store them twice).
   struct EngineResume {
     std::vector<std::byte> snapshot;
-    std::uint64_t frame_sequence = 0;        // frames of this run with a larger sequence are not in the snapshot
+    std::uint64_t frame_sequence = 0;  // frames of this run with a larger sequence are not in the snapshot
     std::uint64_t transitions_stored = 0;
   };
   virtual absl::StatusOr<EngineResume> ResumeEngine(std::uint64_t run_id) = 0;

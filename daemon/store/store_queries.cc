@@ -14,11 +14,17 @@ namespace neuraldbg::store {
 namespace {
 
 // last_step and steps_seen come from the ranks: the work of one rank over its incarnations, the greatest of all ranks.
-#define RUN_COLUMNS                                                                                             \
-  "SELECT id, owner_uid, name, launch, ordinal, state, world_size, created_ns, updated_ns, framework, "         \
-  "coalesce((SELECT max(last_step) FROM ranks WHERE run_id=runs.id), 0), "                                      \
-  "coalesce((SELECT max(n) FROM (SELECT sum(complete_frames) AS n FROM ranks WHERE run_id=runs.id "             \
+#define RUN_COLUMNS                                                                                     \
+  "SELECT id, owner_uid, name, launch, ordinal, state, world_size, created_ns, updated_ns, framework, " \
+  "coalesce((SELECT max(last_step) FROM ranks WHERE run_id=runs.id), 0), "                              \
+  "coalesce((SELECT max(n) FROM (SELECT sum(complete_frames) AS n FROM ranks WHERE run_id=runs.id "     \
   "GROUP BY rank)), 0) FROM runs "
+
+// Of a damaged row, any number may come; what switches over the enum must not see it.
+template <typename State>
+State StateOf(const SqliteRow& row, int column) {
+  return static_cast<State>(std::clamp<std::int64_t>(row.Int(column), 0, static_cast<std::int64_t>(State::kDied)));
+}
 
 StoredRun RunOf(const SqliteRow& row) {
   StoredRun run;
@@ -28,7 +34,7 @@ StoredRun RunOf(const SqliteRow& row) {
   run.launch = row.Text(3);
   const std::int64_t ordinal = row.Int(4);
   run.display_name = ordinal == 1 ? run.name : absl::StrCat(run.name, "#", ordinal);
-  run.state = static_cast<RunState>(row.Int(5));
+  run.state = StateOf<RunState>(row, 5);
   run.world_size = row.Unsigned<std::uint32_t>(6);
   run.created_realtime_ns = row.Unsigned<std::uint64_t>(7);
   run.updated_realtime_ns = row.Unsigned<std::uint64_t>(8);
@@ -43,7 +49,7 @@ StoredRank RankOf(const SqliteRow& row, std::uint64_t run_id) {
   rank.key = {run_id, row.Unsigned<std::uint32_t>(0), row.Unsigned<std::uint32_t>(1)};
   rank.host = row.Text(2);
   rank.pid = row.Unsigned<std::uint32_t>(3);
-  rank.state = static_cast<RankState>(row.Int(4));
+  rank.state = StateOf<RankState>(row, 4);
   rank.last_step = row.Unsigned<std::uint64_t>(5);
   rank.last_site = row.Unsigned<std::uint32_t>(6);
   rank.records_produced = row.Unsigned<std::uint64_t>(7);
@@ -140,13 +146,15 @@ absl::StatusOr<StoredRun> StoreQueries::GetRun(std::uint64_t run_id) {
 
 absl::StatusOr<std::vector<StoredRank>> StoreQueries::ListRanks(std::uint64_t run_id) {
   std::vector<StoredRank> ranks;
-  STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT rank, incarnation, host, pid, state, last_step, last_site, records_produced, "
-                    "records_received, records_dropped, segment_uuid FROM ranks WHERE run_id=? "
-                    "ORDER BY rank, incarnation").Bind(run_id).ForEach([&](const SqliteRow& row) {
-        ranks.push_back(RankOf(row, run_id));
-        return absl::OkStatus();
-      }));
+  STORE_RETURN_IF_ERROR(database_
+                            .Use("SELECT rank, incarnation, host, pid, state, last_step, last_site, records_produced, "
+                                 "records_received, records_dropped, segment_uuid FROM ranks WHERE run_id=? "
+                                 "ORDER BY rank, incarnation")
+                            .Bind(run_id)
+                            .ForEach([&](const SqliteRow& row) {
+                              ranks.push_back(RankOf(row, run_id));
+                              return absl::OkStatus();
+                            }));
   return ranks;
 }
 
@@ -156,7 +164,10 @@ absl::StatusOr<RankRow> StoreQueries::FindRank(const RankKey& key) {
   STORE_ASSIGN_OR_RETURN(
       const bool found,
       database_.Use("SELECT id, frames, blocked_frames FROM ranks WHERE run_id=? AND rank=? AND incarnation=?")
-          .Bind(key.run_id).Bind(key.rank).Bind(key.incarnation).First([&](const SqliteRow& row) {
+          .Bind(key.run_id)
+          .Bind(key.rank)
+          .Bind(key.incarnation)
+          .First([&](const SqliteRow& row) {
             rank.id = row.Int(0);
             rank.frames = row.Unsigned<std::uint64_t>(1);
             rank.blocked_frames = row.Unsigned<std::uint64_t>(2);
@@ -169,13 +180,17 @@ absl::StatusOr<RankRow> StoreQueries::FindRank(const RankKey& key) {
 
 absl::StatusOr<std::vector<RankRow>> StoreQueries::RanksOf(std::uint64_t run_id) {
   std::vector<RankRow> ranks;
-  STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT id, rank, incarnation, frames, blocked_frames FROM ranks WHERE run_id=? ORDER BY rank, incarnation")
-          .Bind(run_id).ForEach([&](const SqliteRow& row) {
-            ranks.push_back({row.Int(0), {run_id, row.Unsigned<std::uint32_t>(1), row.Unsigned<std::uint32_t>(2)},
-                             row.Unsigned<std::uint64_t>(3), row.Unsigned<std::uint64_t>(4)});
-            return absl::OkStatus();
-          }));
+  STORE_RETURN_IF_ERROR(database_
+                            .Use("SELECT id, rank, incarnation, frames, blocked_frames FROM ranks WHERE run_id=? ORDER "
+                                 "BY rank, incarnation")
+                            .Bind(run_id)
+                            .ForEach([&](const SqliteRow& row) {
+                              ranks.push_back({row.Int(0),
+                                               {run_id, row.Unsigned<std::uint32_t>(1), row.Unsigned<std::uint32_t>(2)},
+                                               row.Unsigned<std::uint64_t>(3),
+                                               row.Unsigned<std::uint64_t>(4)});
+                              return absl::OkStatus();
+                            }));
   return ranks;
 }
 
@@ -184,7 +199,8 @@ absl::StatusOr<Topology> StoreQueries::GetTopology(const RankKey& key) {
   Topology topology;
   STORE_RETURN_IF_ERROR(
       database_.Use("SELECT type, body FROM manifest_entries WHERE rank_id=? ORDER BY id")
-          .Bind(rank.id).ForEach([&](const SqliteRow& row) {
+          .Bind(rank.id)
+          .ForEach([&](const SqliteRow& row) {
             const Result<ManifestEntry> entry = DecodeManifestEntry(row.Unsigned<std::uint16_t>(0), row.Blob(1));
             if (!entry.ok()) {
               return absl::DataLossError(absl::StrCat(database_.path(), ": ", entry.error().message, "."));
@@ -198,8 +214,10 @@ absl::StatusOr<Topology> StoreQueries::GetTopology(const RankKey& key) {
 absl::StatusOr<std::vector<SiteSummary>> StoreQueries::SiteTotals(const RankKey& key) {
   STORE_ASSIGN_OR_RETURN(const RankRow rank, FindRank(key));
   std::vector<SiteSummary> totals;
-  STORE_RETURN_IF_ERROR(database_.Use("SELECT site_totals FROM ranks WHERE id=?").Bind(rank.id)
-                            .First([&](const SqliteRow& row) { totals = DecodeSiteTotals(row.Blob(0)); }).status());
+  STORE_RETURN_IF_ERROR(database_.Use("SELECT site_totals FROM ranks WHERE id=?")
+                            .Bind(rank.id)
+                            .First([&](const SqliteRow& row) { totals = DecodeSiteTotals(row.Blob(0)); })
+                            .status());
   return totals;
 }
 

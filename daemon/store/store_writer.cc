@@ -16,8 +16,9 @@ namespace neuraldbg::store {
 namespace {
 
 std::uint64_t NowRealtimeNs() {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                        std::chrono::system_clock::now().time_since_epoch()).count());
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
 }
 
 // FNV-1a 64: only to tell announced changes apart within one rank.
@@ -62,26 +63,45 @@ absl::StatusOr<std::uint64_t> StoreWriter::AdoptRun(std::uint32_t owner_uid, con
   const std::uint64_t now = NowRealtimeNs();
   // Ordinals count over all owners of a name, so that a display name means one run.
   STORE_RETURN_IF_ERROR(
-      database_.Use("INSERT INTO runs SELECT NULL, ?1, ?2, ?3, "
-                    "1 + coalesce((SELECT max(ordinal) FROM runs WHERE name=?2), 0), ?4, ?5, ?6, ?6, ?7, 0 "
-                    "WHERE NOT EXISTS (SELECT 1 FROM runs WHERE owner_uid=?1 AND name=?2 AND launch=?3)")
-          .Bind(owner_uid).Bind(name).Bind(launch).Bind(RunState::kRunning).Bind(world_size).Bind(now).Bind(framework)
+      database_
+          .Use("INSERT INTO runs SELECT NULL, ?1, ?2, ?3, "
+               "1 + coalesce((SELECT max(ordinal) FROM runs WHERE name=?2), 0), ?4, ?5, ?6, ?6, ?7, 0 "
+               "WHERE NOT EXISTS (SELECT 1 FROM runs WHERE owner_uid=?1 AND name=?2 AND launch=?3)")
+          .Bind(owner_uid)
+          .Bind(name)
+          .Bind(launch)
+          .Bind(RunState::kRunning)
+          .Bind(world_size)
+          .Bind(now)
+          .Bind(framework)
           .Run());
   STORE_RETURN_IF_ERROR(
-      database_.Use("UPDATE runs SET world_size=max(world_size, ?4), framework=iif(framework='', ?5, framework) "
-                    "WHERE owner_uid=?1 AND name=?2 AND launch=?3")
-          .Bind(owner_uid).Bind(name).Bind(launch).Bind(world_size).Bind(framework).Run());
+      database_
+          .Use("UPDATE runs SET world_size=max(world_size, ?4), framework=iif(framework='', ?5, framework) "
+               "WHERE owner_uid=?1 AND name=?2 AND launch=?3")
+          .Bind(owner_uid)
+          .Bind(name)
+          .Bind(launch)
+          .Bind(world_size)
+          .Bind(framework)
+          .Run());
   std::uint64_t id = 0;
   STORE_RETURN_IF_ERROR(database_.Use("SELECT id FROM runs WHERE owner_uid=? AND name=? AND launch=?")
-                            .Bind(owner_uid).Bind(name).Bind(launch)
-                            .First([&](const SqliteRow& row) { id = row.Unsigned<std::uint64_t>(0); }).status());
+                            .Bind(owner_uid)
+                            .Bind(name)
+                            .Bind(launch)
+                            .First([&](const SqliteRow& row) { id = row.Unsigned<std::uint64_t>(0); })
+                            .status());
   STORE_RETURN_IF_ERROR(transaction.Commit());
   return id;
 }
 
 absl::Status StoreWriter::SetRunState(std::uint64_t run_id, RunState state) {
   return database_.Use("UPDATE runs SET state=?, updated_ns=? WHERE id=?")
-      .Bind(state).Bind(NowRealtimeNs()).Bind(run_id).Run();
+      .Bind(state)
+      .Bind(NowRealtimeNs())
+      .Bind(run_id)
+      .Run();
 }
 
 // A kill of the process loses nothing either way: a commit is in the kernel's hands when it returns. Only a power
@@ -125,7 +145,10 @@ absl::Status StoreWriter::Apply(const Commit& commit) {
   }
   if (!commit.engine_snapshot.empty()) {
     STORE_RETURN_IF_ERROR(database_.Use("INSERT OR REPLACE INTO engine_snapshots VALUES (?,?,?)")
-                              .Bind(run_id).Bind(target.frame_sequence).Bind(commit.engine_snapshot).Run());
+                              .Bind(run_id)
+                              .Bind(target.frame_sequence)
+                              .Bind(commit.engine_snapshot)
+                              .Run());
   }
   STORE_RETURN_IF_ERROR(WriteRun(commit, target, now));
   return transaction.Commit();
@@ -134,29 +157,46 @@ absl::Status StoreWriter::Apply(const Commit& commit) {
 absl::StatusOr<StoreWriter::Target> StoreWriter::WriteRank(const Commit& commit) {
   const StoredRank& r = commit.rank;
   Target target;
-  STORE_ASSIGN_OR_RETURN(const bool known, database_.Use("SELECT frame_sequence FROM runs WHERE id=?")
-                                               .Bind(r.key.run_id).First([&](const SqliteRow& row) {
-                                                 target.frame_sequence = row.Unsigned<std::uint64_t>(0);
-                                               }));
+  STORE_ASSIGN_OR_RETURN(
+      const bool known,
+      database_.Use("SELECT frame_sequence FROM runs WHERE id=?").Bind(r.key.run_id).First([&](const SqliteRow& row) {
+        target.frame_sequence = row.Unsigned<std::uint64_t>(0);
+      }));
   if (!known) {
     return absl::NotFoundError(absl::StrCat("There is no run ", r.key.run_id, " to commit to."));
   }
   STORE_RETURN_IF_ERROR(
-      database_.Use("INSERT INTO ranks VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,0,x'') "
-                    "ON CONFLICT (run_id, rank, incarnation) DO UPDATE SET host=excluded.host, pid=excluded.pid, "
-                    "state=excluded.state, last_step=excluded.last_step, last_site=excluded.last_site, "
-                    "records_produced=excluded.records_produced, records_received=excluded.records_received, "
-                    "records_dropped=excluded.records_dropped, segment_uuid=excluded.segment_uuid")
-          .Bind(r.key.run_id).Bind(r.key.rank).Bind(r.key.incarnation).Bind(r.host).Bind(r.pid).Bind(r.state)
-          .Bind(StepColumn(r.last_step)).Bind(r.last_site).Bind(r.records_produced).Bind(r.records_received)
-          .Bind(r.records_dropped).Bind(AsBytes(r.segment_uuid)).Run());
-  STORE_RETURN_IF_ERROR(
-      database_.Use("SELECT id, frames, complete_frames, blocked_frames, pending_bytes FROM ranks "
-                    "WHERE run_id=? AND rank=? AND incarnation=?")
-          .Bind(r.key.run_id).Bind(r.key.rank).Bind(r.key.incarnation).First([&](const SqliteRow& row) {
-            target.progress = {row.Int(0), row.Unsigned<std::uint64_t>(1), row.Unsigned<std::uint64_t>(2),
-                               row.Unsigned<std::uint64_t>(3), row.Unsigned<std::uint64_t>(4)};
-          }).status());
+      database_
+          .Use("INSERT INTO ranks VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,0,x'') "
+               "ON CONFLICT (run_id, rank, incarnation) DO UPDATE SET host=excluded.host, pid=excluded.pid, "
+               "state=excluded.state, last_step=excluded.last_step, last_site=excluded.last_site, "
+               "records_produced=excluded.records_produced, records_received=excluded.records_received, "
+               "records_dropped=excluded.records_dropped, segment_uuid=excluded.segment_uuid")
+          .Bind(r.key.run_id)
+          .Bind(r.key.rank)
+          .Bind(r.key.incarnation)
+          .Bind(r.host)
+          .Bind(r.pid)
+          .Bind(r.state)
+          .Bind(StepColumn(r.last_step))
+          .Bind(r.last_site)
+          .Bind(r.records_produced)
+          .Bind(r.records_received)
+          .Bind(r.records_dropped)
+          .Bind(AsBytes(r.segment_uuid))
+          .Run());
+  STORE_RETURN_IF_ERROR(database_
+                            .Use("SELECT id, frames, complete_frames, blocked_frames, pending_bytes FROM ranks "
+                                 "WHERE run_id=? AND rank=? AND incarnation=?")
+                            .Bind(r.key.run_id)
+                            .Bind(r.key.rank)
+                            .Bind(r.key.incarnation)
+                            .First([&](const SqliteRow& row) {
+                              target.progress = {row.Int(0), row.Unsigned<std::uint64_t>(1),
+                                                 row.Unsigned<std::uint64_t>(2), row.Unsigned<std::uint64_t>(3),
+                                                 row.Unsigned<std::uint64_t>(4)};
+                            })
+                            .status());
   return target;
 }
 
@@ -167,7 +207,11 @@ absl::Status StoreWriter::WriteSegment(const Commit& commit, const Target& targe
     writer.Fixed(lane.next_attempt);
   }
   return database_.Use("INSERT OR REPLACE INTO segments VALUES (?,?,?,?)")
-      .Bind(AsBytes(commit.rank.segment_uuid)).Bind(target.progress.rank_id).Bind(heads).Bind(commit.assembler_state).Run();
+      .Bind(AsBytes(commit.rank.segment_uuid))
+      .Bind(target.progress.rank_id)
+      .Bind(heads)
+      .Bind(commit.assembler_state)
+      .Run();
 }
 
 absl::Status StoreWriter::WriteManifest(const Commit& commit, const Target& target) {
@@ -178,16 +222,24 @@ absl::Status StoreWriter::WriteManifest(const Commit& commit, const Target& targ
     const std::uint16_t type = ManifestEntryType(entry);
     const std::uint64_t subject = SubjectOf(entry, body);
     bool repeated = false;
-    STORE_RETURN_IF_ERROR(
-        database_.Use("SELECT body FROM manifest_entries WHERE rank_id=? AND type=? AND subject=? "
-                      "ORDER BY id DESC LIMIT 1").Bind(target.progress.rank_id).Bind(type).Bind(subject)
-            .First([&](const SqliteRow& row) {
-              const ByteSpan stored = row.Blob(0);
-              repeated = std::equal(stored.begin(), stored.end(), body.begin(), body.end());
-            }).status());
+    STORE_RETURN_IF_ERROR(database_
+                              .Use("SELECT body FROM manifest_entries WHERE rank_id=? AND type=? AND subject=? "
+                                   "ORDER BY id DESC LIMIT 1")
+                              .Bind(target.progress.rank_id)
+                              .Bind(type)
+                              .Bind(subject)
+                              .First([&](const SqliteRow& row) {
+                                const ByteSpan stored = row.Blob(0);
+                                repeated = std::equal(stored.begin(), stored.end(), body.begin(), body.end());
+                              })
+                              .status());
     if (!repeated) {
       STORE_RETURN_IF_ERROR(database_.Use("INSERT INTO manifest_entries VALUES (NULL,?,?,?,?)")
-                                .Bind(target.progress.rank_id).Bind(type).Bind(subject).Bind(body).Run());
+                                .Bind(target.progress.rank_id)
+                                .Bind(type)
+                                .Bind(subject)
+                                .Bind(body)
+                                .Run());
     }
   }
   return absl::OkStatus();
@@ -199,7 +251,11 @@ absl::Status StoreWriter::WriteFrames(const Commit& commit, Target& target) {
     data.clear();
     EncodeFrame(frame, data);
     STORE_RETURN_IF_ERROR(database_.Use("INSERT INTO pending_frames VALUES (?,?,?,?)")
-                              .Bind(target.progress.rank_id).Bind(++target.frame_sequence).Bind(StepColumn(frame.step)).Bind(data).Run());
+                              .Bind(target.progress.rank_id)
+                              .Bind(++target.frame_sequence)
+                              .Bind(StepColumn(frame.step))
+                              .Bind(data)
+                              .Run());
     ++target.progress.frames;
     target.progress.complete_frames += frame.complete ? 1 : 0;
     target.progress.pending_bytes += data.size();
@@ -214,12 +270,14 @@ absl::Status StoreWriter::WriteSiteTotals(const Commit& commit, const Target& ta
   }
   // A commit may carry only the sites that changed: the others keep what is stored.
   std::map<std::uint32_t, SiteSummary> merged;
-  STORE_RETURN_IF_ERROR(database_.Use("SELECT site_totals FROM ranks WHERE id=?").Bind(target.progress.rank_id)
+  STORE_RETURN_IF_ERROR(database_.Use("SELECT site_totals FROM ranks WHERE id=?")
+                            .Bind(target.progress.rank_id)
                             .First([&](const SqliteRow& row) {
                               for (const SiteSummary& total : DecodeSiteTotals(row.Blob(0))) {
                                 merged[total.site] = total;
                               }
-                            }).status());
+                            })
+                            .status());
   for (const SiteSummary& total : commit.site_totals) {
     merged[total.site] = total;
   }
@@ -236,13 +294,22 @@ absl::Status StoreWriter::WriteRun(const Commit& commit, const Target& target, s
   if (!commit.frames.empty()) {
     STORE_RETURN_IF_ERROR(
         database_.Use("UPDATE ranks SET frames=?, complete_frames=?, blocked_frames=?, pending_bytes=? WHERE id=?")
-            .Bind(target.progress.frames).Bind(target.progress.complete_frames).Bind(target.progress.blocked_frames)
-            .Bind(target.progress.pending_bytes).Bind(target.progress.rank_id).Run());
+            .Bind(target.progress.frames)
+            .Bind(target.progress.complete_frames)
+            .Bind(target.progress.blocked_frames)
+            .Bind(target.progress.pending_bytes)
+            .Bind(target.progress.rank_id)
+            .Run());
   }
   // A run with a running rank runs, whatever was said of it before (a restart of a launch that died).
   const bool running = commit.rank.state == neuraldbg::RankState::kRunning;
   return database_.Use("UPDATE runs SET updated_ns=?1, frame_sequence=?2, state=iif(?3, ?4, state) WHERE id=?5")
-      .Bind(now_ns).Bind(target.frame_sequence).Bind(running).Bind(RunState::kRunning).Bind(commit.rank.key.run_id).Run();
+      .Bind(now_ns)
+      .Bind(target.frame_sequence)
+      .Bind(running)
+      .Bind(RunState::kRunning)
+      .Bind(commit.rank.key.run_id)
+      .Run();
 }
 
 }  // namespace neuraldbg::store

@@ -51,12 +51,14 @@ class Workload {
     for (std::uint32_t site = step % 16; site < sites_; site += 16) {  // parameters rotate
       frame.samples.push_back(Parameter(2 * sites_ + site, step));
     }
+    samples_ += frame.samples.size();
     for (const Sample& sample : frame.samples) {
       scalars_ += static_cast<std::uint64_t>(std::popcount(sample.present));
     }
     return frame;
   }
   std::uint64_t scalars() const { return scalars_; }
+  std::uint64_t samples() const { return samples_; }
 
  private:
   float Around(double centre, double spread) {
@@ -120,7 +122,7 @@ class Workload {
 
   bool noise_;
   std::uint32_t sites_;
-  std::uint64_t scalars_ = 0;
+  std::uint64_t scalars_ = 0, samples_ = 0;
   std::mt19937_64 random_{1};
   std::normal_distribution<double> normal_;
 };
@@ -155,68 +157,80 @@ void Query(StoreReader& reader, std::uint64_t run, const char* what, std::vector
   std::printf("  %-34s %8.1f ms  %zu points\n", what, 1e3 * SecondsSince(start), points);
 }
 
-int Measure(const char* name, bool noise, std::uint32_t sites, std::uint64_t steps) {
-  std::string directory = (std::filesystem::temp_directory_path() / "neuraldbg-store-bench-XXXXXX").string();
-  if (::mkdtemp(directory.data()) == nullptr) {
-    return 1;
-  }
-  Workload workload(noise, sites);
-  double seconds = 0, cpu = 0;
+struct Outcome {
   std::uint64_t run_id = 0;
-  {
-    auto store = Store::Open(directory);
-    if (!store.ok()) {
-      std::fprintf(stderr, "%s\n", std::string(store.status().message()).c_str());
-      return 1;
+  double seconds = 0, cpu_seconds = 0;
+};
+
+// Times `work` into the outcome.
+template <typename Work>
+absl::Status Timed(Outcome& outcome, const Work& work) {
+  const auto start = Clock::now();
+  const double cpu_start = CpuSeconds();
+  const absl::Status status = work();
+  outcome.seconds += SecondsSince(start);
+  outcome.cpu_seconds += CpuSeconds() - cpu_start;
+  return status;
+}
+
+absl::StatusOr<Outcome> Write(const std::string& directory, Workload& workload, std::uint64_t steps) {
+  auto store = Store::Open(directory);
+  if (!store.ok()) return store.status();
+  const auto run = (*store)->AdoptRun(1000, "bench", "1", 1, "");
+  if (!run.ok()) return run.status();
+  Outcome outcome;
+  outcome.run_id = run->id;
+  const RankKey key{run->id, 0, 0};
+  for (std::uint64_t step = 0; step < steps;) {
+    Commit commit;
+    commit.rank.key = key;
+    for (int i = 0; i < 8 && step < steps; ++i) {  // what a drain of a fast model finds
+      commit.frames.push_back(workload.Next(key, step++));
     }
-    run_id = (*store)->AdoptRun(1000, "bench", "1", 1, "")->id;
-    const RankKey key{run_id, 0, 0};
-    for (std::uint64_t step = 0; step < steps;) {
-      Commit commit;
-      commit.rank.key = key;
-      for (int i = 0; i < 8 && step < steps; ++i) {  // what a drain of a fast model finds
-        commit.frames.push_back(workload.Next(key, step++));
-      }
-      commit.lane_heads = {{step, step}};
-      const auto start = Clock::now();
-      const double cpu_start = CpuSeconds();
-      if (const absl::Status status = (*store)->Apply(commit); !status.ok()) {
-        std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-        return 1;
-      }
-      seconds += SecondsSince(start);
-      cpu += CpuSeconds() - cpu_start;
-    }
-    const auto start = Clock::now();
-    const double cpu_start = CpuSeconds();
-    store->reset();  // checkpoints the log
-    seconds += SecondsSince(start);
-    cpu += CpuSeconds() - cpu_start;
+    commit.lane_heads = {{step, step}};
+    const absl::Status applied = Timed(outcome, [&] { return (*store)->Apply(commit); });
+    if (!applied.ok()) return applied;
   }
-  const std::string path = directory + "/neuraldbg.db";
-  const auto scalars = static_cast<double>(workload.scalars());
+  Timed(outcome, [&] {
+    store->reset();  // checkpoints the log
+    return absl::OkStatus();
+  }).IgnoreError();
+  return outcome;
+}
+
+void Report(const std::string& path, const Outcome& outcome, std::uint64_t scalar_count, std::uint64_t print_count) {
+  const auto scalars = static_cast<double>(scalar_count);
   const auto bytes = static_cast<double>(std::filesystem::file_size(path));
   const auto unused = static_cast<double>(
       QueryInt(path, "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"));
   const auto prints = static_cast<double>(QueryInt(path, "SELECT sum(pgsize) FROM dbstat WHERE name='fingerprints'"));
-  const auto pyramid = static_cast<double>(QueryInt(
-      path, "SELECT (SELECT sum(length(data)) FROM packs JOIN blocks ON blocks.id=block_id WHERE level>0) + "
-            "(SELECT sum(length(directory)) FROM blocks WHERE level>0)"));
-  std::printf("%s: %u sites, %llu steps, %.1f M scalars\n", name, 2 * sites, static_cast<unsigned long long>(steps),
-              scalars / 1e6);
+  const auto pyramid = static_cast<double>(
+      QueryInt(path,
+               "SELECT (SELECT sum(length(data)) FROM packs JOIN blocks ON blocks.id=block_id WHERE level>0) + "
+               "(SELECT sum(length(directory)) FROM blocks WHERE level>0)"));
   std::printf("  bytes per scalar                   %8.2f     (goal 4; of this the pyramid %.2f, free pages %.2f)\n",
               (bytes - prints) / scalars, pyramid / scalars, unused / scalars);
-  std::printf("  bytes per fingerprint              %8.2f\n",
-              prints / static_cast<double>(steps * (2 * sites + sites / 16)));
+  std::printf("  bytes per fingerprint              %8.2f\n", prints / static_cast<double>(print_count));
   std::printf("  scalars per second                 %8.2f M   (goal 2 M; per second of processor time %.2f M)\n",
-              scalars / seconds / 1e6, scalars / cpu / 1e6);
+              scalars / outcome.seconds / 1e6, scalars / outcome.cpu_seconds / 1e6);
+}
+
+int Measure(const char* name, bool noise, std::uint32_t sites, std::uint64_t steps) {
+  std::string directory = (std::filesystem::temp_directory_path() / "neuraldbg-store-bench-XXXXXX").string();
+  if (::mkdtemp(directory.data()) == nullptr) return 1;
+  Workload workload(noise, sites);
+  const absl::StatusOr<Outcome> outcome = Write(directory, workload, steps);
   auto reader = Store::OpenReadOnly(directory);
-  if (!reader.ok()) {
+  if (!outcome.ok() || !reader.ok()) {
+    std::fprintf(stderr, "%s\n%s\n", outcome.status().ToString().c_str(), reader.status().ToString().c_str());
     return 1;
   }
-  Query(**reader, run_id, "one series, full detail", {3}, 0);
-  Query(**reader, run_id, "one series, 500 points", {3}, 500);
-  Query(**reader, run_id, "all series, 200 points each", {}, 200);
+  std::printf("%s: %u sites, %llu steps, %.1f M scalars\n", name, 2 * sites, static_cast<unsigned long long>(steps),
+              static_cast<double>(workload.scalars()) / 1e6);
+  Report(directory + "/neuraldbg.db", *outcome, workload.scalars(), workload.samples());
+  Query(**reader, outcome->run_id, "one series, full detail", {3}, 0);
+  Query(**reader, outcome->run_id, "one series, 500 points", {3}, 500);
+  Query(**reader, outcome->run_id, "all series, 200 points each", {}, 200);
   std::filesystem::remove_all(directory);
   return 0;
 }

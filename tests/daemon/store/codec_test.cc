@@ -139,8 +139,7 @@ TEST(BlockCodecTest, FramesComeBackBitForBit) {
 
 TEST(BlockCodecTest, DamageIsHarmless) {
   const Encoded encoded = EncodeSome(32, 4, false);
-  ExpectHarmless(encoded.block.directory,
-                 [&](ByteSpan span) { return DecodeAll(span, encoded.block).has_value(); });
+  ExpectHarmless(encoded.block.directory, [&](ByteSpan span) { return DecodeAll(span, encoded.block).has_value(); });
   EncodedBlock other = encoded.block;
   ExpectHarmless(encoded.block.fingerprints, [&](ByteSpan span) {
     other.fingerprints.assign(span.begin(), span.end());

@@ -56,11 +56,20 @@ class SeriesTest : public ::testing::Test {
     };
     float value = 1.0f + static_cast<float>(random() % 1000) / 10000.0f;
     switch (random() % 400) {
-      case 0: value = kNan; break;
-      case 1: value = random() % 2 == 0 ? kInfinity : -kInfinity; break;
-      case 2: value *= 1000; break;
-      case 3: value *= -1000; break;
-      default: break;
+      case 0:
+        value = kNan;
+        break;
+      case 1:
+        value = random() % 2 == 0 ? kInfinity : -kInfinity;
+        break;
+      case 2:
+        value *= 1000;
+        break;
+      case 3:
+        value *= -1000;
+        break;
+      default:
+        break;
     }
     add(0, value);
     if (step % 3 == 0) {
@@ -135,7 +144,8 @@ TEST_F(SeriesTest, DownsamplingKeepsExtremesAndNonFiniteValues) {
   for (int round = 0; round < 120; ++round) {
     const std::uint64_t a = random() % (kFrames + 100), b = random() % (kFrames + 100);
     const std::uint64_t from = std::min(a, b), to = std::max(a, b);
-    const std::uint32_t max_points = static_cast<std::uint32_t>(round % 7 == 0 ? 1 + random() % 8 : 20 + random() % 800);
+    const std::uint32_t max_points =
+        static_cast<std::uint32_t>(round % 7 == 0 ? 1 + random() % 8 : 20 + random() % 800);
     const auto full = Query(from, to, 0);
     const auto reduced = Query(from, to, max_points);
     ASSERT_EQ(full.size(), reduced.size());

@@ -32,8 +32,8 @@ bool SameSample(const Sample& a, const Sample& b) {
 
 ::testing::AssertionResult SameFrame(const StepFrame& a, const StepFrame& b) {
   if (a.rank != b.rank || a.step != b.step || a.complete != b.complete || a.applied != b.applied ||
-      a.training != b.training || a.records_received != b.records_received ||
-      a.records_missing != b.records_missing || a.time_ns != b.time_ns) {
+      a.training != b.training || a.records_received != b.records_received || a.records_missing != b.records_missing ||
+      a.time_ns != b.time_ns) {
     return ::testing::AssertionFailure() << "heads differ at step " << a.step << " / " << b.step;
   }
   if (a.samples.size() != b.samples.size()) {
@@ -42,8 +42,8 @@ bool SameSample(const Sample& a, const Sample& b) {
   }
   for (std::size_t i = 0; i < a.samples.size(); ++i) {
     if (!SameSample(a.samples[i], b.samples[i])) {
-      return ::testing::AssertionFailure() << "sample " << i << " (site " << a.samples[i].site << ") differs at step "
-                                           << a.step;
+      return ::testing::AssertionFailure()
+             << "sample " << i << " (site " << a.samples[i].site << ") differs at step " << a.step;
     }
   }
   return ::testing::AssertionSuccess();

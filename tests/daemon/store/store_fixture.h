@@ -31,8 +31,9 @@ bool SameSample(const Sample& a, const Sample& b);
 ::testing::AssertionResult SameFrame(const StepFrame& a, const StepFrame& b);
 ::testing::AssertionResult SameFrames(const std::vector<StepFrame>& a, const std::vector<StepFrame>& b);
 
-// Frames as a rank would send them: `sites` tensor sites, a parameter for every fourth, optimizer, loss and step; values
-// of every class (ordinary, signed zero, denormal, infinities, NaNs with payloads), sites that are missing now and then.
+// Frames as a rank would send them: `sites` tensor sites, a parameter for every fourth, optimizer, loss and step;
+// values of every class (ordinary, signed zero, denormal, infinities, NaNs with payloads), sites that are missing now
+// and then.
 class FrameSource {
  public:
   FrameSource(std::uint64_t seed, std::uint32_t sites) : random_(seed), sites_(sites) {}

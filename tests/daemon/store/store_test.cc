@@ -1,5 +1,5 @@
-// The store as the rest of the daemon sees it: what was applied is what is read, by the writer, by a reader beside it and
-// by the next process. Every test uses a real database in a directory of its own.
+// The store as the rest of the daemon sees it: what was applied is what is read, by the writer, by a reader beside it
+// and by the next process. Every test uses a real database in a directory of its own.
 #include "daemon/store/store.h"
 
 #include <gmock/gmock.h>
@@ -361,7 +361,7 @@ TEST_F(StoreTest, FilesBelongToTheOwnerAlone) {
   const std::string made = directory_.path() + "/new/data";
   auto opened = Store::Open(made);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(::stat(made.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
   for (const char* file : {"/neuraldbg.db", "/neuraldbg.db-wal", "/neuraldbg.lock"}) {
