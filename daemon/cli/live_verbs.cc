@@ -1,0 +1,89 @@
+// status and top: what goes on now.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/cli/tables.h"
+#include "daemon/cli/verbs.h"
+#include "daemon/service/report.h"
+#include "nlohmann/json.hpp"
+
+namespace neuraldbg {
+namespace {
+
+struct Frame {
+  std::string text;
+  bool running = false;
+};
+
+// Everything `top` shows at one moment.
+absl::StatusOr<Frame> TakeFrame(const Arguments& arguments, Source& source, const Output& output) {
+  v1::GetRunRequest run_request;
+  run_request.set_run(arguments.run);
+  const absl::StatusOr<v1::GetRunResponse> run = source.GetRun(run_request);
+  if (!run.ok()) return run.status();
+  v1::ListRanksRequest ranks_request;
+  ranks_request.set_run(run->run().run());
+  const absl::StatusOr<v1::ListRanksResponse> ranks = source.ListRanks(ranks_request);
+  if (!ranks.ok()) return ranks.status();
+  v1::DiagnoseRequest diagnose_request;
+  diagnose_request.set_run(run->run().run());
+  const absl::StatusOr<v1::DiagnoseResponse> diagnosis = source.Diagnose(diagnose_request);
+  if (!diagnosis.ok()) return diagnosis.status();
+
+  v1::ListRunsResponse one;
+  *one.add_runs() = run->run();
+  ReportStyle style;
+  if (output.terminal()) style.width = output.width();
+  style.color = output.color();
+  Frame frame;
+  frame.text = absl::StrCat(ToTable(one).Render(output.width()), "\n", ToTable(*ranks).Render(output.width()), "\n",
+                            RenderReport(diagnosis->diagnosis(), style));
+  frame.running = run->run().state() == v1::Run::RUNNING;
+  return frame;
+}
+
+}  // namespace
+
+ExitCode RunStatus(const Arguments& arguments, Source& source, Output& output) {
+  absl::StatusOr<v1::ListRunsResponse> runs = source.ListRuns(v1::ListRunsRequest());
+  if (!runs.ok()) return Fail(runs.status());
+  v1::ListRunsResponse running;
+  for (const v1::Run& run : runs->runs()) {
+    if (run.state() == v1::Run::RUNNING) *running.add_runs() = run;
+  }
+  const int total = runs->runs_size();
+  const std::string counted = absl::StrCat(total, runs->has_next_page_token() ? " or more" : "");
+  if (output.format() == OutputFormat::kTable) {
+    output.Write(absl::StrCat("neuraldbgd answers at ", arguments.address, "; ", counted, " runs, ",
+                              running.runs_size(), " running.\n"));
+    if (!running.runs().empty()) output.WriteTable(ToTable(running));
+    return kExitSuccess;
+  }
+  nlohmann::ordered_json status;
+  status["address"] = arguments.address;
+  status["state"] = "SERVING";
+  status["runs"] = total;
+  status["running"] = running.runs_size();
+  output.Write(status.dump(output.format() == OutputFormat::kJson ? 2 : -1) + "\n");
+  return kExitSuccess;
+}
+
+ExitCode RunTop(const Arguments& arguments, Source& source, Output& output) {
+  constexpr const char* kClearScreen = "\x1b[H\x1b[2J";
+  if (output.format() != OutputFormat::kTable) {
+    return Fail(absl::InvalidArgumentError("top is for people; programs ask for ranks, events and diagnose"));
+  }
+  const bool refresh = output.terminal() || arguments.count.has_value();
+  for (std::uint32_t shown = 1;; ++shown) {
+    const absl::StatusOr<Frame> frame = TakeFrame(arguments, source, output);
+    if (!frame.ok()) return Fail(frame.status());
+    output.Write(absl::StrCat(output.terminal() ? kClearScreen : "", frame->text));
+    const bool enough = !refresh || (arguments.count && shown >= *arguments.count);
+    if (enough || !frame->running || !output.Finish().ok()) return kExitSuccess;
+    std::this_thread::sleep_for(std::chrono::duration<double>(arguments.interval_s));
+  }
+}
+
+}  // namespace neuraldbg
