@@ -268,4 +268,9 @@ void ndbg_session_status(int32_t session, ndbg_status* status) {
   status->enabled = now.enabled ? 1 : 0;
 }
 
+uint64_t ndbg_session_skipped(int32_t session) {
+  const SessionUse use(session);
+  return use ? use->Status().skipped_tensors : 0;
+}
+
 }  // extern "C"

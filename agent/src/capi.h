@@ -99,7 +99,10 @@ typedef struct {
   uint64_t attempts, dropped, agent_ns, records_this_step, nonfinite_this_step, nonfinite_total, step;
   uint32_t lane_capacity, enabled;
 } ndbg_status;
+// agent_ns, attempts and dropped count since attach; nonfinite_* count records that met a NaN or Inf.
 NDBG_EXPORT void ndbg_session_status(int32_t session, ndbg_status* status);
+// Tensors that an operator was given and could not read (device, layout, element type), since attach.
+NDBG_EXPORT uint64_t ndbg_session_skipped(int32_t session);
 
 #ifdef __cplusplus
 }

@@ -96,6 +96,7 @@ void ParameterBefore(const Tensor& value, std::optional<Tensor> grad, const Tens
   TensorView view, grad_view;
   if (!ViewOf(value, view)) return session->SkipTensor();
   const bool readable = grad.has_value() && ViewOf(*grad, grad_view);
+  if (grad.has_value() && !readable) session->SkipTensor();
   session->ParameterBefore(SiteOf(slot), view, readable ? &grad_view : nullptr, grad.has_value());
 }
 

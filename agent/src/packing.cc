@@ -1,5 +1,6 @@
 #include "agent/src/packing.h"
 
+#include <bit>
 #include <limits>
 
 namespace neuraldbg {
@@ -11,6 +12,10 @@ std::uint32_t SaturateCount(std::uint64_t count) noexcept {
 
 float NarrowMaximum(double max_abs) noexcept {
   constexpr double kMost = std::numeric_limits<float>::max();
+  // A training may have told the processor to flush subnormal floats, a conversion included; so those are made by hand.
+  if (max_abs < static_cast<double>(std::numeric_limits<float>::min())) {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(max_abs * 0x1p149 + 0.5));
+  }
   return static_cast<float>(max_abs < kMost ? max_abs : kMost);
 }
 

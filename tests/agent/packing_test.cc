@@ -41,6 +41,9 @@ TEST(Packing, CountsAndMaxima_SaturateInsteadOfWrapping) {
   EXPECT_EQ(SaturateCount(0xfffffffeull), 0xfffffffeu);
   EXPECT_EQ(NarrowMaximum(1e300), std::numeric_limits<float>::max());
   EXPECT_EQ(NarrowMaximum(2.5), 2.5f);
+  EXPECT_EQ(NarrowMaximum(0x1p-149), std::numeric_limits<float>::denorm_min());
+  EXPECT_EQ(NarrowMaximum(0x1p-127), 0x1p-127f);
+  EXPECT_EQ(NarrowMaximum(0.0), 0.0f);
 }
 
 TEST(Packing, ParameterWithoutGradientOrCopy_ClaimsTheValueOnly) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -116,3 +117,37 @@ def test_a_loss_that_is_not_finite_has_all_parameters_looked_at(attach: Any) -> 
     segment = Segment(session.status().segment)
     assert segment.counts(0)["weight"] + segment.counts(0)["bias"] == 1
     assert segment.counts(1)["weight"] == segment.counts(1)["bias"] == 1
+
+
+def test_losses_that_train_nothing_are_not_recorded(attach: Any) -> None:
+    def with_a_metric(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        functional.mse_loss(out, torch.zeros_like(out))
+        return functional.cross_entropy(out, y) * 2
+
+    segment, values = train(attach, with_a_metric)
+    assert [2 * r["value"] for r in segment.of("loss")] == pytest.approx(values)
+
+
+def test_log_loss_after_backward_records_once(attach: Any) -> None:
+    model = MODELS["mlp"]()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    session = attach(model, optimizer=optimizer)
+    for step in range(2):
+        x, y = batch("mlp", step)
+        loss = plain_function(model(x), y)
+        loss.backward()
+        session.log_loss(loss, targets=y)
+        optimizer.step()
+    assert [r["step"] for r in Segment(session.status().segment).of("loss")] == [0, 1]
+
+
+def test_the_agent_does_not_keep_the_logits(attach: Any) -> None:
+    model = MODELS["mlp"]()
+    attach(model)
+    x, y = batch("mlp")
+    logits = model(x)
+    died = weakref.ref(logits.untyped_storage())
+    loss = plain_function(logits, y)
+    del logits
+    loss.backward()
+    assert died() is None
