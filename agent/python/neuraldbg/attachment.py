@@ -79,7 +79,6 @@ class Attachment:
 
     def _on_step_end(self) -> None:
         self.observer.finish_planning()
-        self.loss.step_ended()
         self.steps.count_recompiles(compiled.recompiles() - self._graphs_before)
 
     def end_step(self) -> None:

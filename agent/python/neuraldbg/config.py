@@ -55,7 +55,7 @@ def run_name(run: str | None, environment: Mapping[str, str] = os.environ) -> st
         raise TypeError(f"run must be a string, not {type(run).__name__}")
     name = run if run is not None else environment.get("NEURALDBG_RUN")
     if name is None:
-        return _script_name()
+        return name_of_script(sys.argv[0] or "python")
     if not _RUN_NAME.match(name):
         raise ValueError(
             f"run must match [A-Za-z0-9][A-Za-z0-9._-]{{0,99}} (letters, digits, dot, underscore, hyphen), not {name!r}"
@@ -63,8 +63,9 @@ def run_name(run: str | None, environment: Mapping[str, str] = os.environ) -> st
     return name
 
 
-def _script_name() -> str:
-    stem = re.sub(r"[^A-Za-z0-9._-]", "-", pathlib.Path(sys.argv[0] or "python").stem).lstrip("._-")
+def name_of_script(path: str) -> str:
+    """A valid run name from a script's path."""
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", pathlib.Path(path).stem).lstrip("._-")
     return stem[:100] or "python"
 
 

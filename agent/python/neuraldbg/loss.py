@@ -58,68 +58,72 @@ _FUNCTIONS = {
     "kl_div": LossKind.OTHER,
 }
 _IGNORE_INDEX = -100  # torch's default
-_MAX_PENDING = 64  # calls kept from the first step, until it is known whether log_loss comes
 
 
 @dataclasses.dataclass
 class SeenLoss:
-    """A functional loss that ran. Inputs are held weakly: the agent must not prolong the life of the logits."""
+    """A functional loss that ran. It keeps its inputs only until backward begins or log_loss took them."""
 
+    original: Callable[[], torch.Tensor | None]  # the user's tensor while it lives, to recognise it
     value: torch.Tensor
-    logits: Callable[[], torch.Tensor | None]
-    targets: Callable[[], torch.Tensor | None]
+    logits: torch.Tensor | None
+    targets: torch.Tensor | None
     ignore_index: int
     kind: LossKind
     reduction: int
+    recorded: bool = False
+
+    def release(self) -> None:
+        """Lets the inputs go: the agent must not prolong the life of the logits."""
+        self.recorded = True
+        self.logits = self.targets = None
 
 
 class LossWatch:
-    """LOSS records of one session. Called from the training thread."""
+    """LOSS records of one session. Called from the training thread.
+
+    A functional loss is recorded when its backward pass begins, so only losses that train anything are. From the first
+    log_loss on, only what the user announces is recorded.
+    """
 
     def __init__(self, sites: SiteTable, on_nonfinite: Callable[[], None], in_step: Callable[[], bool]) -> None:
         self._site = sites.add(Site("loss", Role.LOSS, Phase.LOSS))
         self._slot = sites.slot(self._site)
         self._on_nonfinite = on_nonfinite
         self._in_step = in_step
-        # None until the first step is over: only then is it known that nobody calls log_loss.
-        self._by_itself: bool | None = None
-        self._pending: list[SeenLoss] = []
+        self._announced = False
+        self._newest: SeenLoss | None = None
 
     def log(self, loss: Any, targets: Any, ignore_index: int, kind: str | None, reduction: str) -> None:
         """The loss as the user gives it."""
-        seen = next((one for one in reversed(self._pending) if one.value is loss), None)
-        if seen is None and self._pending:
-            seen = self._pending[-1]
-        self._by_itself = False
-        self._pending.clear()
+        seen, self._newest = self._newest, None
+        was_announced, self._announced = self._announced, True
+        if seen is not None and seen.recorded:
+            if not was_announced and seen.original() is loss:
+                return  # the first log_loss came after backward, which has recorded the same loss
+            seen = None
         value = loss if isinstance(loss, torch.Tensor) else torch.tensor(float(loss), dtype=torch.float64)
         number = KINDS.get(kind, LossKind.OTHER) if kind is not None else (seen.kind if seen else LossKind.UNKNOWN)
-        logits = seen.logits() if seen is not None else None
+        logits = seen.logits if seen is not None else None
         if targets is None and seen is not None:
-            targets = seen.targets()
+            targets = seen.targets
         self._push(value, logits, targets, ignore_index, number, REDUCTIONS.get(reduction, 0))
+        if seen is not None:
+            seen.release()
 
-    def saw(self, seen: SeenLoss) -> None:
+    def saw(self, value: torch.Tensor, seen: SeenLoss) -> None:
         """A functional loss ran outside compiled code."""
-        if not self._in_step():
-            return
-        if self._by_itself:
-            self._push_seen(seen)
-        elif len(self._pending) < _MAX_PENDING:
-            self._pending.append(seen)
-            if self._by_itself is False:
-                del self._pending[:-1]  # only the newest: log_loss takes kind and inputs from it
+        if self._in_step():
+            self._newest = seen
+            value.register_hook(lambda _gradient: self._backward_begins(seen))
 
-    def step_ended(self) -> None:
-        """Flushes what the first step held back, now that it is known whether log_loss was called."""
-        if self._by_itself is None and self._pending:
-            for seen in self._pending:
-                self._push_seen(seen)
-            self._by_itself = True
-        self._pending.clear()
-
-    def _push_seen(self, seen: SeenLoss) -> None:
-        self._push(seen.value, seen.logits(), seen.targets(), seen.ignore_index, seen.kind, seen.reduction)
+    def _backward_begins(self, seen: SeenLoss) -> None:
+        try:
+            if not (self._announced or seen.recorded):
+                self._push(seen.value, seen.logits, seen.targets, seen.ignore_index, seen.kind, seen.reduction)
+        except Exception:
+            logger.debug("neuraldbg: a functional loss could not be observed", exc_info=True)
+        seen.release()
 
     def _push(
         self, value: torch.Tensor, logits: Any, targets: Any, ignore_index: int, kind: LossKind, reduction: int
@@ -189,21 +193,20 @@ def _outermost() -> Iterator[bool]:
 
 def _report(value: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], kind: LossKind) -> None:
     try:
-        logits = args[0] if args else kwargs.get("input")
-        targets = args[1] if len(args) > 1 else kwargs.get("target")
-        seen = SeenLoss(
-            value,
-            _weak(logits),
-            _weak(targets),
-            int(kwargs.get("ignore_index", _IGNORE_INDEX)),
-            kind,
-            REDUCTIONS.get(kwargs.get("reduction", "mean"), 0),
-        )
         for watch in list(_watches):
-            watch.saw(seen)
+            seen = SeenLoss(
+                weakref.ref(value),
+                value.detach(),
+                _detached(args[0] if args else kwargs.get("input")),
+                _detached(args[1] if len(args) > 1 else kwargs.get("target")),
+                int(kwargs.get("ignore_index", _IGNORE_INDEX)),
+                kind,
+                REDUCTIONS.get(kwargs.get("reduction", "mean"), 0),
+            )
+            watch.saw(value, seen)
     except Exception:
         logger.debug("neuraldbg: a functional loss could not be observed", exc_info=True)
 
 
-def _weak(value: Any) -> Callable[[], torch.Tensor | None]:
-    return weakref.ref(value) if isinstance(value, torch.Tensor) else lambda: None
+def _detached(value: Any) -> torch.Tensor | None:
+    return value.detach() if isinstance(value, torch.Tensor) else None
