@@ -38,18 +38,21 @@ def ensure_running(config: configuration.Config) -> None:
 
 def answers(address: str) -> bool:
     """Whether somebody accepts connections at the address (unix:PATH or HOST:PORT)."""
-    if address.startswith("unix:"):
-        family, target = socket.AF_UNIX, address.removeprefix("unix:").removeprefix("//")
-    else:
-        host, _, port = address.rpartition(":")
-        family, target = socket.AF_INET6 if ":" in host else socket.AF_INET, (host.strip("[]"), int(port or 0))
     try:
+        family, target = _socket_address(address)
         with socket.socket(family) as connection:
             connection.settimeout(_CONNECT_SECONDS)
             connection.connect(target)
             return True
     except (OSError, ValueError, OverflowError):
         return False
+
+
+def _socket_address(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+    if address.startswith("unix:"):
+        return socket.AF_UNIX, address.removeprefix("unix:").removeprefix("//")
+    host, _, port = address.rpartition(":")
+    return socket.AF_INET6 if ":" in host else socket.AF_INET, (host.strip("[]"), int(port))
 
 
 def binary(name: str) -> str | None:

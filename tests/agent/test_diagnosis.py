@@ -1,0 +1,134 @@
+"""session.diagnose() and `neuraldbg run`: the client's answer as an object. No answer is never HEALTHY."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from neuraldbg import diagnosis
+
+MESSAGE = {
+    "run": "gpt-7",
+    "verdict": "FAULT",
+    "hypotheses": [
+        {
+            "incident": 0,
+            "kind": "NONFINITE_FORWARD",
+            "module": "blocks.3.attn",
+            "site": "blocks.3.attn.out:input",
+            "rank": -1,
+            "step": 41,
+            "detectedAtStep": 41,
+            "phase": "FORWARD",
+            "confidence": 0.97,
+            "summary": "blocks.3.attn makes NaN from finite input.",
+            "evidence": [
+                {
+                    "site": "blocks.3.attn.out:input",
+                    "step": 41,
+                    "observed": "NaN",
+                    "expected": {"statistic": "rms", "low": 0.5, "high": "Infinity"},
+                    "note": "12 of 128 values are NaN",
+                }
+            ],
+            "chain": [{"site": "loss", "module": "", "step": 41, "phase": "LOSS", "share": 1.0, "note": "NaN"}],
+            "equivalents": [],
+            "remedy": "Look at the mask.",
+        }
+    ],
+    "notices": [{"step": 3, "rank": 0, "kind": "LOSS_PLATEAU", "module": "", "text": "flat"}],
+    "blindSpots": [{"site": "head:output", "rank": 0, "step": 2, "text": "silent"}],
+    "warm": True,
+    "stepsSeen": 60,
+    "ranksSeen": [0, 1],
+}
+
+
+def test_the_message_becomes_an_object() -> None:
+    report = diagnosis.parse(MESSAGE, "x")
+    assert (report.run, report.verdict, report.warm, report.steps_seen) == ("gpt-7", "FAULT", True, 60)
+    assert report.ranks_seen == (0, 1) and report.message is MESSAGE
+    cause = report.cause
+    assert cause is not None and (cause.kind, cause.module, cause.rank) == ("NONFINITE_FORWARD", "blocks.3.attn", -1)
+    (evidence,) = cause.evidence
+    assert math.isnan(evidence.observed) and evidence.expected_high == math.inf and evidence.statistic == "rms"
+    assert cause.chain[0].share == 1.0
+    lines = str(report).splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [
+        "Verdict",
+        "Why",
+        "Next",
+        "Notice",
+        "Blind",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "word"),
+    [
+        ("echo 'connection refused' >&2; exit 3", "connection refused"),
+        ("exit 4", "ended with 4"),
+        ("echo nonsense; exit 0", "printed no diagnosis"),
+        ("exec sleep 30", "did not answer"),
+    ],
+)
+def test_no_answer_is_never_healthy(script: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = tmp_path / "neuraldbgctl"
+    client.write_text(f"#!/bin/sh\n{script}\n")
+    client.chmod(0o755)
+    monkeypatch.setattr(diagnosis.daemon, "binary", lambda name: str(client))
+    monkeypatch.setattr(diagnosis, "_GRACE_SECONDS", 0.5)
+    report = diagnosis.diagnose("x", 3, 0.5, "unix:/nonexistent", str(tmp_path))
+    assert report.verdict == "INCOMPLETE_DATA" and word in report.error and word in str(report)
+
+
+def test_the_client_is_asked_for_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = tmp_path / "neuraldbgctl"
+    (tmp_path / "message").write_text(json.dumps(MESSAGE))
+    client.write_text(f'#!/bin/sh\necho "$@ $NEURALDBG_ADDRESS" >{tmp_path}/asked\ncat {tmp_path}/message\nexit 1\n')
+    client.chmod(0o755)
+    monkeypatch.setattr(diagnosis.daemon, "binary", lambda name: str(client))
+    assert diagnosis.diagnose("x", 3, 10, "unix:/a", "/d").verdict == "FAULT"
+    assert (tmp_path / "asked").read_text().split() == ("diagnose x -o json --timeout 10 --wait-step 3 unix:/a".split())
+
+
+JOB = """
+import sys, torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    torch.nn.functional.cross_entropy(model(torch.randn(8, 4)), torch.zeros(8, dtype=torch.long)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+sys.exit(7)
+"""
+
+
+def test_run_observes_a_script_that_knows_nothing_and_passes_its_exit_code_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.agent.conftest import Segment
+
+    script = tmp_path / "train.py"
+    script.write_text(JOB)
+    done = subprocess.run(
+        [sys.executable, "-m", "neuraldbg", "run", "--", sys.executable, str(script)], timeout=300, check=False
+    )
+    assert done.returncode == 7
+    (path,) = (tmp_path / "shm_dir").glob("neuraldbg.*")
+    segment = Segment(str(path))
+    assert segment.run["run_name"] == "train" and segment.run["graph_exact"]
+    for step in range(3):
+        assert segment.counts(step) == dict.fromkeys(segment.planned(), 1)
+
+
+@pytest.mark.parametrize(("command", "code"), [(["/bin/sh", "-c", "kill -9 $$"], 137), (["/nonexistent"], 127)])
+def test_run_reports_signals_and_missing_programs_as_a_shell_does(command: list[str], code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "neuraldbg", "run", "--", *command], timeout=120, check=False, capture_output=True
+    )
+    assert done.returncode == code
