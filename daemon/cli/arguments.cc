@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -54,14 +54,35 @@ const std::vector<VerbRow>& VerbTable() {
   return verbs;
 }
 
+// The first word that is neither an option nor the value of one must be a verb. Empty if it is, or if there is none.
+// (CLI11 would only say that a subcommand is required.)
+std::string WordThatIsNoVerb(const std::vector<std::string>& command_line) {
+  bool is_value = false;
+  for (const std::string& word : command_line) {
+    if (std::exchange(is_value, false)) continue;
+    if (word.starts_with('-')) {
+      is_value = std::any_of(kOptions.begin(), kOptions.end(), [&](const OptionRow& row) {
+        const std::vector<std::string> names = absl::StrSplit(std::string(row.names), ',');
+        return IsGlobal(row.option) && std::find(names.begin(), names.end(), word) != names.end();
+      });
+      continue;
+    }
+    const bool known =
+        std::any_of(Verbs().begin(), Verbs().end(), [&](const VerbRow& verb) { return verb.name == word; });
+    return known ? "" : word;
+  }
+  return "";
+}
+
 // Binds the rows of the tables to the fields of Arguments.
 class Parser {
  public:
   Parser() : app_("neuraldbgctl: asks neuraldbgd what is wrong with a training run.", "neuraldbgctl") {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", "neuraldbgctl " NEURALDBG_VERSION);
-    app_.footer("Exit codes: 0 HEALTHY or success, 1 FAULT, 2 usage, 3 daemon unreachable, 4 no such run, "
-                "5 UNSURE or INCOMPLETE_DATA.");
+    app_.footer(
+        "Exit codes: 0 HEALTHY or success, 1 FAULT, 2 usage, 3 daemon unreachable, 4 no such run, "
+        "5 UNSURE or INCOMPLETE_DATA.");
     for (const OptionRow& row : kOptions) {
       if (IsGlobal(row.option)) Bind(app_, row);
     }
@@ -171,6 +192,10 @@ const OptionRow& RowOf(Option option) {
 bool IsGlobal(Option option) { return option >= kOutput; }
 
 absl::StatusOr<ParsedArguments> ParseArguments(const std::vector<std::string>& command_line) {
+  const std::string stranger = WordThatIsNoVerb(command_line);
+  if (!stranger.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no verb '", stranger, "' (see neuraldbgctl --help)"));
+  }
   return Parser().Parse(command_line);
 }
 

@@ -37,15 +37,31 @@ struct Arguments {
 };
 
 enum class Option : std::uint8_t {
-  kRun, kFollow, kMermaid, kWaitStep, kRank, kFromStep, kToStep, kSite, kStatistic, kMaxPoints, kTimeout, kInterval,
-  kCount, kShell,
+  kRun,
+  kFollow,
+  kMermaid,
+  kWaitStep,
+  kRank,
+  kFromStep,
+  kToStep,
+  kSite,
+  kStatistic,
+  kMaxPoints,
+  kTimeout,
+  kInterval,
+  kCount,
+  kShell,
   // Taken by every verb, before or after its name.
-  kOutput, kFile, kAddress, kDataDirectory, kTokenFile,
+  kOutput,
+  kFile,
+  kAddress,
+  kDataDirectory,
+  kTokenFile,
 };
 
 struct OptionRow {
   Option option;
-  std::string_view names;    // as CLI11 takes them; a name without dashes is a positional
+  std::string_view names;  // as CLI11 takes them; a name without dashes is a positional
   std::string_view help;
   std::string_view choices;  // space separated; empty: anything
   bool takes_value = true;

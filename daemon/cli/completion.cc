@@ -45,7 +45,8 @@ std::string VerbNames() {
 }
 
 // Names of runs come from the daemon, or from the stored runs.
-constexpr const char* kRunsCommand = "neuraldbgctl runs -o jsonl 2>/dev/null | sed -n 's/^{\"run\":\"\\([^\"]*\\)\".*/\\1/p'";
+constexpr const char* kRunsCommand =
+    "neuraldbgctl runs -o jsonl 2>/dev/null | sed -n 's/^{\"run\":\"\\([^\"]*\\)\".*/\\1/p'";
 
 std::string Bash() {
   std::string cases, values;
@@ -63,11 +64,13 @@ std::string Bash() {
     const std::vector<std::string> flags = FlagsOf(row);
     if (flags.empty() || !row.takes_value) continue;
     std::string reply = "return";
-    if (!row.choices.empty()) reply = absl::StrCat("COMPREPLY=($(compgen -W \"", std::string(row.choices), "\" -- \"$cur\")); return");
+    if (!row.choices.empty())
+      reply = absl::StrCat("COMPREPLY=($(compgen -W \"", std::string(row.choices), "\" -- \"$cur\")); return");
     if (row.option == Option::kFile || row.option == Option::kDataDirectory || row.option == Option::kTokenFile) {
       reply = "COMPREPLY=($(compgen -f -- \"$cur\")); return";
     }
-    if (row.option == Option::kRun) reply = absl::StrCat("COMPREPLY=($(compgen -W \"$(", kRunsCommand, ")\" -- \"$cur\")); return");
+    if (row.option == Option::kRun)
+      reply = absl::StrCat("COMPREPLY=($(compgen -W \"$(", kRunsCommand, ")\" -- \"$cur\")); return");
     absl::StrAppend(&values, "    ", absl::StrJoin(flags, "|"), ") ", reply, ";;\n");
   }
   return absl::StrCat(
@@ -89,7 +92,9 @@ std::string Bash() {
       "complete -F _neuraldbgctl neuraldbgctl\n");
 }
 
-std::string Quoted(std::string_view text) { return absl::StrReplaceAll(std::string(text), {{"'", ""}, {"[", "("}, {"]", ")"}}); }
+std::string Quoted(std::string_view text) {
+  return absl::StrReplaceAll(std::string(text), {{"'", ""}, {"[", "("}, {"]", ")"}});
+}
 
 std::string Zsh() {
   std::string verbs, cases;
@@ -108,22 +113,23 @@ std::string Zsh() {
     if (TakesShell(verb)) absl::StrAppend(&specs, " '1: :(bash zsh fish)'");
     absl::StrAppend(&cases, "    ", std::string(verb.name), ") _arguments", specs, ";;\n");
   }
-  return absl::StrCat("#compdef neuraldbgctl\n"
-                      "_neuraldbgctl_runs() { compadd -- ${(f)\"$(",
-                      kRunsCommand,
-                      ")\"} }\n"
-                      "_neuraldbgctl() {\n"
-                      "  local -a verbs=(\n",
-                      verbs,
-                      "  )\n"
-                      "  if (( CURRENT == 2 )); then _describe verb verbs; return; fi\n"
-                      "  local verb=$words[2]\n"
-                      "  shift words; (( CURRENT-- ))\n"
-                      "  case $verb in\n",
-                      cases,
-                      "  esac\n"
-                      "}\n"
-                      "compdef _neuraldbgctl neuraldbgctl\n");
+  return absl::StrCat(
+      "#compdef neuraldbgctl\n"
+      "_neuraldbgctl_runs() { compadd -- ${(f)\"$(",
+      kRunsCommand,
+      ")\"} }\n"
+      "_neuraldbgctl() {\n"
+      "  local -a verbs=(\n",
+      verbs,
+      "  )\n"
+      "  if (( CURRENT == 2 )); then _describe verb verbs; return; fi\n"
+      "  local verb=$words[2]\n"
+      "  shift words; (( CURRENT-- ))\n"
+      "  case $verb in\n",
+      cases,
+      "  esac\n"
+      "}\n"
+      "compdef _neuraldbgctl neuraldbgctl\n");
 }
 
 std::string Fish() {
@@ -143,7 +149,8 @@ std::string Fish() {
       if (!row.choices.empty()) value = absl::StrCat(" -r -f -a '", std::string(row.choices), "'");
       absl::StrAppend(&text, when, flags, value, " -d '", Quoted(row.help), "'\n");
     }
-    if (TakesRun(verb)) absl::StrAppend(&text, when, " -a \"(", absl::StrReplaceAll(kRunsCommand, {{"\"", "\\\""}}), ")\"\n");
+    if (TakesRun(verb))
+      absl::StrAppend(&text, when, " -a \"(", absl::StrReplaceAll(kRunsCommand, {{"\"", "\\\""}}), ")\"\n");
     if (TakesShell(verb)) absl::StrAppend(&text, when, " -a 'bash zsh fish'\n");
   }
   return text;

@@ -41,7 +41,7 @@ const char* FindingName(Finding finding) {
 Check CheckSharedMemory() {
   const char* configured = std::getenv("NEURALDBG_SHM_DIR");
   const std::string directory = configured != nullptr && *configured != '\0' ? configured : "/dev/shm";
-  struct statvfs space {};
+  struct statvfs space{};
   if (statvfs(directory.c_str(), &space) != 0) {
     return {"shared memory", Finding::kFailure, absl::StrCat(directory, " is not there; set NEURALDBG_SHM_DIR")};
   }
@@ -58,7 +58,7 @@ Check CheckSocketDirectory(const std::string& address) {
   const std::string prefix = "unix:";
   if (!address.starts_with(prefix)) return {"socket", Finding::kOk, absl::StrCat(address, " is a TCP address")};
   const std::string path = address.substr(prefix.size());
-  struct stat status {};
+  struct stat status{};
   if (stat(path.c_str(), &status) != 0) {
     return {"socket", Finding::kWarning, absl::StrCat(path, " is not there: no daemon has been started")};
   }

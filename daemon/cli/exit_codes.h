@@ -7,12 +7,12 @@
 namespace neuraldbg {
 
 enum ExitCode : int {
-  kExitSuccess = 0,      // HEALTHY, and success of other verbs
-  kExitFault = 1,        // FAULT; doctor: a check failed
+  kExitSuccess = 0,  // HEALTHY, and success of other verbs
+  kExitFault = 1,    // FAULT; doctor: a check failed
   kExitUsage = 2,
   kExitUnreachable = 3,  // no daemon, or it cannot answer
   kExitNoSuchRun = 4,
-  kExitUnsure = 5,       // UNSURE or INCOMPLETE_DATA
+  kExitUnsure = 5,  // UNSURE or INCOMPLETE_DATA
 };
 
 inline ExitCode ExitCodeOf(const absl::Status& status) {

@@ -3,6 +3,7 @@
 
 #include "daemon/cli/tables.h"
 #include "daemon/cli/verbs.h"
+#include "daemon/service/report.h"
 
 namespace neuraldbg {
 namespace {
@@ -34,19 +35,38 @@ ExitCode Print(const absl::StatusOr<Response>& response, Output& output) {
   return kExitSuccess;
 }
 
-// Follows live events after `after_id`, one line each.
+// A stream of events in the format that was asked for. JSON is one object, opened at the first byte and closed when the
+// stream ends, so that even a stream is what `-o json` promises.
+class EventPrinter {
+ public:
+  explicit EventPrinter(Output& output) : output_(output) {
+    if (output_.format() == OutputFormat::kJson) output_.Write("{\"events\":[");
+  }
+  void Print(const v1::Event& event) {
+    if (output_.format() == OutputFormat::kTable) return output_.Write(EventLine(event));
+    if (output_.format() == OutputFormat::kJsonl) return output_.WriteMessage(event, false);
+    output_.Write((printed_++ == 0 ? "\n" : ",\n") + ToJson(event, false));
+  }
+  void Close() {
+    if (output_.format() == OutputFormat::kJson) output_.Write("]}\n");
+  }
+
+ private:
+  Output& output_;
+  std::size_t printed_ = 0;
+};
+
+// Prints events with a larger id than `after_id`, then live ones until the run ends.
 ExitCode Follow(const Arguments& arguments, std::uint32_t after_id, Source& source, Output& output) {
   v1::WatchEventsRequest request;
   request.set_run(arguments.run);
   request.set_after_id(after_id);
+  EventPrinter printer(output);
   const absl::Status status = source.WatchEvents(request, [&](const v1::Event& event) {
-    if (output.format() == OutputFormat::kTable) {
-      output.Write(EventLine(event));
-    } else {
-      output.WriteMessage(event, false);  // a stream has no end to close a JSON list with: one object per event
-    }
+    printer.Print(event);
     return output.Finish().ok();
   });
+  printer.Close();
   return status.ok() ? kExitSuccess : Fail(status);
 }
 

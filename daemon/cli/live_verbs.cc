@@ -1,5 +1,4 @@
 // status and top: what goes on now.
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -12,13 +11,14 @@
 namespace neuraldbg {
 namespace {
 
+// Everything `top` shows at one moment.
 struct Frame {
-  std::string text;
-  bool running = false;
+  v1::Run run;
+  v1::ListRanksResponse ranks;
+  v1::Diagnosis diagnosis;
 };
 
-// Everything `top` shows at one moment.
-absl::StatusOr<Frame> TakeFrame(const Arguments& arguments, Source& source, const Output& output) {
+absl::StatusOr<Frame> TakeFrame(const Arguments& arguments, Source& source) {
   v1::GetRunRequest run_request;
   run_request.set_run(arguments.run);
   const absl::StatusOr<v1::GetRunResponse> run = source.GetRun(run_request);
@@ -31,17 +31,27 @@ absl::StatusOr<Frame> TakeFrame(const Arguments& arguments, Source& source, cons
   diagnose_request.set_run(run->run().run());
   const absl::StatusOr<v1::DiagnoseResponse> diagnosis = source.Diagnose(diagnose_request);
   if (!diagnosis.ok()) return diagnosis.status();
+  return Frame{run->run(), *ranks, diagnosis->diagnosis()};
+}
 
+std::string Render(const Frame& frame, const Output& output) {
+  constexpr const char* kClearScreen = "\x1b[H\x1b[2J";
   v1::ListRunsResponse one;
-  *one.add_runs() = run->run();
+  *one.add_runs() = frame.run;
   ReportStyle style;
   if (output.terminal()) style.width = output.width();
   style.color = output.color();
-  Frame frame;
-  frame.text = absl::StrCat(ToTable(one).Render(output.width()), "\n", ToTable(*ranks).Render(output.width()), "\n",
-                            RenderReport(diagnosis->diagnosis(), style));
-  frame.running = run->run().state() == v1::Run::RUNNING;
-  return frame;
+  return absl::StrCat(output.terminal() ? kClearScreen : "", ToTable(one).Render(output.width()), "\n",
+                      ToTable(frame.ranks).Render(output.width()), "\n", RenderReport(frame.diagnosis, style));
+}
+
+// One object a frame, in one line: {"run", "ranks", "diagnosis"}, each as the RPC of that name gives it.
+std::string RenderJson(const Frame& frame) {
+  nlohmann::ordered_json json;
+  json["run"] = nlohmann::ordered_json::parse(ToJson(frame.run, false));
+  json["ranks"] = nlohmann::ordered_json::parse(ToJson(frame.ranks, false))["ranks"];
+  json["diagnosis"] = nlohmann::ordered_json::parse(ToJson(frame.diagnosis, false));
+  return json.dump() + "\n";
 }
 
 }  // namespace
@@ -71,17 +81,13 @@ ExitCode RunStatus(const Arguments& arguments, Source& source, Output& output) {
 }
 
 ExitCode RunTop(const Arguments& arguments, Source& source, Output& output) {
-  constexpr const char* kClearScreen = "\x1b[H\x1b[2J";
-  if (output.format() != OutputFormat::kTable) {
-    return Fail(absl::InvalidArgumentError("top is for people; programs ask for ranks, events and diagnose"));
-  }
   const bool refresh = output.terminal() || arguments.count.has_value();
   for (std::uint32_t shown = 1;; ++shown) {
-    const absl::StatusOr<Frame> frame = TakeFrame(arguments, source, output);
+    const absl::StatusOr<Frame> frame = TakeFrame(arguments, source);
     if (!frame.ok()) return Fail(frame.status());
-    output.Write(absl::StrCat(output.terminal() ? kClearScreen : "", frame->text));
+    output.Write(output.format() == OutputFormat::kTable ? Render(*frame, output) : RenderJson(*frame));
     const bool enough = !refresh || (arguments.count && shown >= *arguments.count);
-    if (enough || !frame->running || !output.Finish().ok()) return kExitSuccess;
+    if (enough || frame->run.state() != v1::Run::RUNNING || !output.Finish().ok()) return kExitSuccess;
     std::this_thread::sleep_for(std::chrono::duration<double>(arguments.interval_s));
   }
 }

@@ -37,8 +37,8 @@ const std::map<std::string, VerbEntry>& SourceVerbs() {
 absl::StatusOr<std::unique_ptr<Source>> FindDaemon(const Arguments& arguments) {
   constexpr std::chrono::milliseconds kRetryInterval{100};
   constexpr double kWaitDefaultSeconds = 10;
-  const auto patience = std::chrono::duration<double>(
-      arguments.wait_step ? arguments.timeout_s.value_or(kWaitDefaultSeconds) : 0.0);
+  const auto patience =
+      std::chrono::duration<double>(arguments.wait_step ? arguments.timeout_s.value_or(kWaitDefaultSeconds) : 0.0);
   const auto give_up = std::chrono::steady_clock::now() + patience;
   for (;;) {
     absl::StatusOr<std::unique_ptr<Source>> daemon =
@@ -52,9 +52,15 @@ absl::StatusOr<std::unique_ptr<Source>> FindSource(const Arguments& arguments, b
   absl::StatusOr<std::unique_ptr<Source>> daemon = FindDaemon(arguments);
   if (daemon.ok() || needs_daemon || !absl::IsUnavailable(daemon.status())) return daemon;
   absl::StatusOr<std::unique_ptr<Source>> stored = OpenStoredRuns(arguments.data_directory);
+  if (absl::IsNotFound(stored.status())) {
+    return absl::NotFoundError(absl::StrCat(daemon.status().message(), ", and there is no stored run ",
+                                            arguments.run.empty() ? "" : absl::StrCat("'", arguments.run, "' "), "in ",
+                                            arguments.data_directory));
+  }
   if (!stored.ok()) {
-    return absl::UnavailableError(absl::StrCat(daemon.status().message(), ", and there are no stored runs in ",
-                                               arguments.data_directory));
+    return absl::UnavailableError(absl::StrCat(daemon.status().message(), ", and the stored runs in ",
+                                               arguments.data_directory,
+                                               " cannot be read: ", stored.status().message()));
   }
   std::cerr << "neuraldbgctl: " << std::string(daemon.status().message()) << "; reading stored runs from "
             << arguments.data_directory << "\n";

@@ -17,7 +17,7 @@ namespace neuraldbg {
 namespace {
 
 constexpr std::size_t kGap = 2;
-constexpr std::size_t kTextWidthMin = 12;   // a column narrower than this says nothing
+constexpr std::size_t kTextWidthMin = 12;  // a column narrower than this says nothing
 constexpr std::size_t kTerminalWidthOtherwise = 80;
 constexpr const char* kEllipsis = "\u2026";
 

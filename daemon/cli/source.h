@@ -17,14 +17,14 @@
 namespace neuraldbg {
 
 // Service and method of every unary call that a verb makes.
-#define NEURALDBG_UNARY_CALLS(X)                                                                        \
-  X(RunService, ListRuns)                                                                               \
-  X(RunService, GetRun)                                                                                 \
-  X(RunService, ListRanks)                                                                              \
-  X(RunService, ListSites)                                                                              \
-  X(SeriesService, QuerySeries)                                                                         \
-  X(EventService, ListEvents)                                                                           \
-  X(DiagnosisService, Diagnose)                                                                         \
+#define NEURALDBG_UNARY_CALLS(X) \
+  X(RunService, ListRuns)        \
+  X(RunService, GetRun)          \
+  X(RunService, ListRanks)       \
+  X(RunService, ListSites)       \
+  X(SeriesService, QuerySeries)  \
+  X(EventService, ListEvents)    \
+  X(DiagnosisService, Diagnose)  \
   X(DiagnosisService, GetCausalGraph)
 
 class Source {
@@ -32,8 +32,7 @@ class Source {
   virtual ~Source() = default;
   virtual bool live() const = 0;  // a daemon answers
 
-#define X(service, method) \
-  virtual absl::StatusOr<v1::method##Response> method(const v1::method##Request& request) = 0;
+#define X(service, method) virtual absl::StatusOr<v1::method##Response> method(const v1::method##Request& request) = 0;
   NEURALDBG_UNARY_CALLS(X)
 #undef X
 

@@ -54,8 +54,16 @@ Table ToTable(const v1::ListRunsResponse& response) {
 }
 
 Table ToTable(const v1::ListRanksResponse& response) {
-  Table table({{"RANK", true}, {"START", true}, {"HOST"}, {"PID", true}, {"STATE"}, {"LAST STEP", true}, {"LAST SITE"},
-               {"PRODUCED", true}, {"RECEIVED", true}, {"DROPPED", true}});
+  Table table({{"RANK", true},
+               {"START", true},
+               {"HOST"},
+               {"PID", true},
+               {"STATE"},
+               {"LAST STEP", true},
+               {"LAST SITE"},
+               {"PRODUCED", true},
+               {"RECEIVED", true},
+               {"DROPPED", true}});
   for (const v1::Rank& rank : response.ranks()) {
     table.AddRow({absl::StrCat(rank.rank()), absl::StrCat(rank.incarnation()), rank.host(), absl::StrCat(rank.pid()),
                   v1::Rank::State_Name(rank.state()), absl::StrCat(rank.last_step()), rank.last_site(),
@@ -94,15 +102,22 @@ Table ToTable(const v1::CausalGraph& graph) {
   };
   Table table({{"FROM"}, {"PHASE"}, {"TO"}, {"PHASE"}, {"WHEN"}});
   for (const v1::CausalEdge& edge : graph.edges()) {
-    table.AddRow({edge.from(), phase(edge.from()), edge.to(), phase(edge.to()),
-                  edge.next_step() ? "next step" : "same step"});
+    table.AddRow(
+        {edge.from(), phase(edge.from()), edge.to(), phase(edge.to()), edge.next_step() ? "next step" : "same step"});
   }
   return table;
 }
 
 Table EventTable() {
-  return Table({{"ID", true}, {"STEP", true}, {"RANK", true}, {"SITE"}, {"TRANSITION"}, {"STATISTIC"}, {"VALUE", true},
-                {"EXPECTED", true}, {"SEVERITY"}});
+  return Table({{"ID", true},
+                {"STEP", true},
+                {"RANK", true},
+                {"SITE"},
+                {"TRANSITION"},
+                {"STATISTIC"},
+                {"VALUE", true},
+                {"EXPECTED", true},
+                {"SEVERITY"}});
 }
 
 void AddEvent(const v1::Event& event, Table& table) { table.AddRow(EventCells(event)); }

@@ -50,9 +50,10 @@ class WaitingDiagnose final : public grpc::ServerUnaryReactor, public LiveCall {
  private:
   WaitingDiagnose(ServiceContext& context, const v1::DiagnoseRequest& request, v1::DiagnoseResponse* response)
       : context_(context), request_(request), response_(response), give_up_(std::chrono::steady_clock::now()) {
-    give_up_ += request.has_wait_timeout() ? std::chrono::milliseconds(google::protobuf::util::TimeUtil::DurationToMilliseconds(
-                                                 request.wait_timeout()))
-                                           : std::chrono::milliseconds(kWaitDefault);
+    give_up_ += request.has_wait_timeout()
+                    ? std::chrono::milliseconds(
+                          google::protobuf::util::TimeUtil::DurationToMilliseconds(request.wait_timeout()))
+                    : std::chrono::milliseconds(kWaitDefault);
   }
 
   absl::StatusOr<v1::DiagnoseResponse> Ask() {
@@ -133,8 +134,7 @@ class DiagnosisService final : public v1::DiagnosisService::CallbackService {
       grpc::CallbackServerContext* call, const v1::WatchDiagnosesRequest* request) override {
     return DiagnosisStream::Start(context_, call, OpenSource(context_, *call, *request));
   }
-  grpc::ServerUnaryReactor* GetCausalGraph(grpc::CallbackServerContext* call,
-                                           const v1::GetCausalGraphRequest* request,
+  grpc::ServerUnaryReactor* GetCausalGraph(grpc::CallbackServerContext* call, const v1::GetCausalGraphRequest* request,
                                            v1::GetCausalGraphResponse* response) override {
     return Answer(context_, call, request, response, neuraldbg::GetCausalGraph);
   }

@@ -75,7 +75,7 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
 absl::Status PrepareUnixSocket(const std::string& path) {
   const absl::Status made = MakePrivateDirectories(std::filesystem::path(path).parent_path());
   if (!made.ok()) return made;
-  struct stat status {};
+  struct stat status{};
   if (lstat(path.c_str(), &status) != 0) return absl::OkStatus();
   if (!S_ISSOCK(status.st_mode)) {
     return absl::AlreadyExistsError(absl::StrCat(path, " exists and is not a socket."));

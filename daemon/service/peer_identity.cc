@@ -158,7 +158,7 @@ absl::StatusOr<Caller> IdentifyPeer(const PeerPolicy& policy, const PeerClaim& c
 
 absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
   constexpr std::size_t kTokenLengthMin = 16;  // 96 bits in base64: not guessable over a network
-  struct stat status {};
+  struct stat status{};
   if (stat(path.c_str(), &status) != 0) {
     return absl::FailedPreconditionError(absl::StrCat("Cannot read the token file ", path, "."));
   }

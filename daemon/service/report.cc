@@ -1,6 +1,5 @@
 #include "daemon/service/report.h"
 
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -82,8 +81,8 @@ std::string EvidenceText(const v1::Evidence& evidence) {
 }
 
 std::string LinkText(const v1::ChainLink& link, bool first) {
-  std::string text = absl::StrCat(first ? "   " : "-> ", link.site(), " (",
-                                  v1::TrainingStep::Phase_Name(link.phase()), ", step ", link.step());
+  std::string text = absl::StrCat(first ? "   " : "-> ", link.site(), " (", v1::TrainingStep::Phase_Name(link.phase()),
+                                  ", step ", link.step());
   if (link.share() > 0) absl::StrAppend(&text, absl::StrFormat(", %.0f %%", 100 * link.share()));
   absl::StrAppend(&text, ")");
   if (!link.note().empty()) absl::StrAppend(&text, " ", link.note());
@@ -141,7 +140,8 @@ std::string VerdictAdvice(v1::Diagnosis::Verdict verdict) {
     case v1::Diagnosis::HEALTHY:
       return "Nothing to do.";
     case v1::Diagnosis::INCOMPLETE_DATA:
-      return "Let the run go on, or see `neuraldbgctl ranks` for lost records and `neuraldbgctl sites` for silent sites.";
+      return "Let the run go on, or see `neuraldbgctl ranks` for lost records and `neuraldbgctl sites` for silent "
+             "sites.";
     case v1::Diagnosis::UNSURE:
       return "See `neuraldbgctl events` for what changed; no recorded place explains it.";
     default:

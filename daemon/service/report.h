@@ -22,8 +22,8 @@ std::string RenderReport(const v1::Diagnosis& diagnosis, const ReportStyle& styl
 // The protobuf JSON mapping with defaults printed, one object; `pretty` adds line breaks and ends with a newline.
 std::string ToJson(const google::protobuf::Message& message, bool pretty = true);
 
-// Writes `<directory>/<run>.json` and `.txt` of one stored run, each atomically; creates the directory (0700). File names
-// keep only [A-Za-z0-9._#-] of the run's name, since a name from a segment is untrusted.
+// Writes `<directory>/<run>.json` and `.txt` of one stored run, each atomically; creates the directory (0700). File
+// names keep only [A-Za-z0-9._#-] of the run's name, since a name from a segment is untrusted.
 absl::Status WriteReport(StoreReader& reader, const StoredRun& run, const std::string& directory);
 
 }  // namespace neuraldbg

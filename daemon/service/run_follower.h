@@ -32,7 +32,9 @@ class RunFollower {
 
   // Reads the run again. Whoever wants to end with the run must call this before reading what it left behind.
   absl::StatusOr<bool> Ended(StoreReader& reader) {
-    absl::StatusOr<StoredRun> run = reader.FindRun(run_.display_name);
+    // The first launch is called by the plain name, which would mean the newest launch here.
+    const bool first = run_.display_name == run_.name;
+    absl::StatusOr<StoredRun> run = reader.FindRun(first ? run_.display_name + "#1" : run_.display_name);
     if (!run.ok()) return run.status();
     run_ = *std::move(run);
     return run_.state != RunState::kRunning;

@@ -60,8 +60,10 @@ absl::StatusOr<StoredRun> ResolveRun(StoreReader& reader, const Caller& caller, 
   }
   absl::StatusOr<std::vector<StoredRun>> runs = reader.ListRuns();
   if (!runs.ok()) return runs.status();
+  // name#1 is the first launch, which is displayed by its plain name.
   const auto matches = [&](const StoredRun& run) {
-    return caller.Sees(run) && (name.empty() || run.name == name || run.display_name == name);
+    return caller.Sees(run) && (name.empty() || run.name == name || run.display_name == name ||
+                                (run.display_name == run.name && run.name + "#1" == name));
   };
   const auto found = std::find_if(runs->begin(), runs->end(), matches);  // newest first
   if (found == runs->end()) return NoSuchRun(name);

@@ -40,7 +40,8 @@ class RunTopology {
 // The record kind that a site of this role reports with.
 RecordKind KindOfRole(SiteRole role);
 
-// Indices of `sites` in the order of the training step: by phase, then along the module graph (against it for gradients).
+// Indices of `sites` in the order of the training step: by phase, then along the module graph (against it for
+// gradients).
 std::vector<std::size_t> SitesInStepOrder(const std::vector<SiteEntry>& sites);
 
 }  // namespace neuraldbg

@@ -55,8 +55,7 @@ absl::StatusOr<std::vector<ListenAddress>> PrepareAddresses(const ServerOptions&
 }  // namespace
 
 struct GrpcServer::Impl {
-  Impl(ServerOptions options, PeerPolicy policy)
-      : context(std::move(options), std::move(policy)) {}
+  Impl(ServerOptions options, PeerPolicy policy) : context(std::move(options), std::move(policy)) {}
 
   // Ends with `context.listening` down, whatever happens, so that no call waits for ever.
   absl::Status Listen(const std::vector<ListenAddress>& wanted);

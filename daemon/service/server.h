@@ -1,7 +1,7 @@
 // The gRPC server of the daemon: listeners, health, reflection and the four services of neuraldbg.v1.
 //
-// Owner: the composition root (daemon/app). Start, Drain and Shutdown are called from one thread; RPCs run on gRPC's own
-// threads and touch nothing but StoreReaders of their own pool and the thread-safe EventFeed, so that no client can
+// Owner: the composition root (daemon/app). Start, Drain and Shutdown are called from one thread; RPCs run on gRPC's
+// own threads and touch nothing but StoreReaders of their own pool and the thread-safe EventFeed, so that no client can
 // slow the ingest thread down.
 //
 // Invariants: a unix socket is never reachable for another user (0600, in a 0700 directory where the server had to
@@ -38,7 +38,7 @@ struct ServerOptions {
   std::vector<std::uint32_t> allowed_uids;  // further users that may connect over TCP; each sees its own runs
   std::string token_file;                   // empty: connections of unknown users are refused
   std::size_t readers_max = 4;
-  std::size_t streams_max = 256;            // concurrent WatchEvents, WatchDiagnoses and waiting Diagnose calls
+  std::size_t streams_max = 256;                // concurrent WatchEvents, WatchDiagnoses and waiting Diagnose calls
   std::chrono::milliseconds stall_max{60'000};  // a stream whose reader takes nothing for so long is cut off
 };
 

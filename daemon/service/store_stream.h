@@ -1,8 +1,8 @@
 // A server stream that follows the store: whatever came after its cursor, page by page, then live.
 //
-// Threads: gRPC calls OnWriteDone, OnCancel and OnDone; the thread of LiveCalls calls Look. `mutex_` guards the state; gRPC is
-// always called without it, and `writing_` or `finished_` keeps everybody else away meanwhile. Keeps itself alive
-// until OnDone. Memory: one page.
+// Threads: gRPC calls OnWriteDone, OnCancel and OnDone; the thread of LiveCalls calls Look. `mutex_` guards the state;
+// gRPC is always called without it, and `writing_` or `finished_` keeps everybody else away meanwhile. Keeps itself
+// alive until OnDone. Memory: one page.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
