@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import neuraldbg
 import pytest
+import torch
 from neuraldbg import diagnosis
 
 MESSAGE = {
@@ -132,3 +134,27 @@ def test_run_reports_signals_and_missing_programs_as_a_shell_does(command: list[
         [sys.executable, "-m", "neuraldbg", "run", "--", *command], timeout=120, check=False, capture_output=True
     )
     assert done.returncode == code
+
+
+def test_the_names_of_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = tmp_path / "neuraldbgctl"
+    (tmp_path / "message").write_text(json.dumps(MESSAGE))
+    client.write_text(f"#!/bin/sh\ncat {tmp_path}/message\nexit 1\n")
+    client.chmod(0o755)
+    monkeypatch.setattr(diagnosis.daemon, "binary", lambda name: str(client))
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with neuraldbg.NeuralDbg(model, run="classic") as dbg:
+        for step in range(2):
+            dbg.step = step
+            loss = model(torch.ones(1, 2)).sum()
+            dbg.record_loss(loss)
+            loss.backward()
+            optimizer.step()
+        assert dbg.step == 2
+    (cause,) = dbg.get_root_causes()
+    assert dbg.explain_failure("any") == dbg.explain_failure("nonfinite_forward") == [cause]
+    assert dbg.explain_failure() == [] and dbg.detect_coupled_failures() == []
+    assert [link.site for link in dbg.trace_causal_chain()] == ["loss"]
+    graph = dbg.export_mermaid_causal_graph()
+    assert graph.startswith("flowchart LR\n") and 'c0 --> c0_0["loss step 41"]' in graph

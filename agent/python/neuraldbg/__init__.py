@@ -29,8 +29,9 @@ def _version() -> str:
 _refuse_unrelated_package()
 
 from neuraldbg.attach import attach  # noqa: E402
+from neuraldbg.classic import NeuralDbg  # noqa: E402
 from neuraldbg.diagnosis import Report  # noqa: E402
 from neuraldbg.session import Session  # noqa: E402
 
 __version__ = _version()
-__all__ = ["Report", "Session", "__version__", "attach"]
+__all__ = ["NeuralDbg", "Report", "Session", "__version__", "attach"]
