@@ -28,7 +28,8 @@ typedef struct {
 
 // Returns a handle >= 0, or -1 with one sentence in `error` (NUL-terminated, at most error_bytes).
 NDBG_EXPORT int32_t ndbg_session_create(const ndbg_session_options* options, char* error, uint32_t error_bytes);
-// Clean end: pushes nothing more, marks the segment closed, joins the heartbeat thread, unmaps. The file stays for the daemon.
+// Clean end: pushes nothing more, marks the segment closed, joins the heartbeat thread, unmaps. The file stays for the
+// daemon.
 NDBG_EXPORT void ndbg_session_destroy(int32_t session);
 NDBG_EXPORT const char* ndbg_session_path(int32_t session);  // valid until destroy
 NDBG_EXPORT const char* ndbg_version(void);
@@ -56,8 +57,9 @@ typedef struct {
   uint32_t dimensions;
 } ndbg_site;
 
-// Adds a site to the manifest and returns its id (consecutive from 0), or 0xffffffff when it does not fit. The same call with
-// the id of an existing site in `id` re-announces it with changed properties (level, topological_index, covered_by …).
+// Adds a site to the manifest and returns its id (consecutive from 0), or 0xffffffff when it does not fit. The same
+// call with the id of an existing site in `id` re-announces it with changed properties (level, topological_index,
+// covered_by …).
 NDBG_EXPORT uint32_t ndbg_session_add_site(int32_t session, const ndbg_site* site);
 NDBG_EXPORT uint32_t ndbg_session_update_site(int32_t session, uint32_t id, const ndbg_site* site);
 NDBG_EXPORT void ndbg_session_add_edge(int32_t session, uint32_t producer, uint32_t consumer);
@@ -71,8 +73,8 @@ NDBG_EXPORT int64_t ndbg_slot(int32_t session, uint32_t site);
 
 // armed: bit 0 = tensor sites are observed. The operators read it at run time, so that one compiled graph serves all.
 NDBG_EXPORT void ndbg_session_arm(int32_t session, uint32_t armed);
-// training: module mode of the running forward pass; microbatch counts root forward passes in this step. recompute: 1 while
-// activation checkpointing runs a forward pass again.
+// training: module mode of the running forward pass; microbatch counts root forward passes in this step. recompute: 1
+// while activation checkpointing runs a forward pass again.
 NDBG_EXPORT void ndbg_session_context(int32_t session, uint32_t training, uint32_t grad_mode, uint32_t microbatch);
 
 typedef struct {
@@ -91,7 +93,8 @@ typedef struct {
   uint64_t samples, duration_ns;
   uint32_t microbatches, cadence, rotation_group, rotation_groups, shed_level, skipped_total, recompiles;
 } ndbg_step;
-// Pushes the STEP record that closes the current step and moves on to the next. Returns the number of the step it closed.
+// Pushes the STEP record that closes the current step and moves on to the next. Returns the number of the step it
+// closed.
 NDBG_EXPORT uint64_t ndbg_session_end_step(int32_t session, const ndbg_step* record);
 NDBG_EXPORT uint64_t ndbg_session_step(int32_t session);
 

@@ -8,7 +8,8 @@
 namespace neuraldbg {
 
 namespace {
-constexpr std::chrono::seconds kPeriod{1};  // docs/ring-format.md: the reader calls a rank silent after several of these
+// docs/ring-format.md: the reader calls a rank silent after several of these.
+constexpr std::chrono::seconds kPeriod{1};
 }  // namespace
 
 bool Heartbeat::Start(SegmentWriter& writer) noexcept {

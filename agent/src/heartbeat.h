@@ -3,8 +3,8 @@
 // which belong to the trainer.
 //
 // Owner: RankSession. Start and Stop are for the owner; Stop wakes and joins the thread. At process exit nobody calls
-// Stop: the session is leaked on purpose and the thread ends with the process. In a forked child there is no thread, and
-// the owner must leak this object there.
+// Stop: the session is leaked on purpose and the thread ends with the process. In a forked child there is no thread,
+// and the owner must leak this object there.
 #pragma once
 
 #include <condition_variable>

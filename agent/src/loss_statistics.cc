@@ -26,9 +26,12 @@ T Load(const void* data, std::int64_t offset) noexcept {
 
 double ReadReal(const TensorView& view, std::int64_t offset) noexcept {
   switch (view.dtype) {
-    case DType::kFloat32: return static_cast<double>(Load<float>(view.data, offset));
-    case DType::kFloat64: return Load<double>(view.data, offset);
-    case DType::kFloat16: return static_cast<double>(FloatOfHalf(Load<std::uint16_t>(view.data, offset)));
+    case DType::kFloat32:
+      return static_cast<double>(Load<float>(view.data, offset));
+    case DType::kFloat64:
+      return Load<double>(view.data, offset);
+    case DType::kFloat16:
+      return static_cast<double>(FloatOfHalf(Load<std::uint16_t>(view.data, offset)));
     default: {
       const std::uint32_t bits = static_cast<std::uint32_t>(Load<std::uint16_t>(view.data, offset)) << 16;
       float value;
@@ -40,11 +43,16 @@ double ReadReal(const TensorView& view, std::int64_t offset) noexcept {
 
 std::int64_t ReadInteger(const TensorView& view, std::int64_t offset) noexcept {
   switch (view.dtype) {
-    case DType::kInt64: return Load<std::int64_t>(view.data, offset);
-    case DType::kInt32: return Load<std::int32_t>(view.data, offset);
-    case DType::kInt16: return Load<std::int16_t>(view.data, offset);
-    case DType::kInt8: return Load<std::int8_t>(view.data, offset);
-    default: return Load<std::uint8_t>(view.data, offset);
+    case DType::kInt64:
+      return Load<std::int64_t>(view.data, offset);
+    case DType::kInt32:
+      return Load<std::int32_t>(view.data, offset);
+    case DType::kInt16:
+      return Load<std::int16_t>(view.data, offset);
+    case DType::kInt8:
+      return Load<std::int8_t>(view.data, offset);
+    default:
+      return Load<std::uint8_t>(view.data, offset);
   }
 }
 
@@ -82,8 +90,8 @@ bool AddLabels(const LossInput& input, LossPayload& payload) noexcept {
   return true;
 }
 
-// Class indices have the logits' sizes without the class dimension, which is dimension 1 by torch's convention; language
-// models often keep it last. Class probabilities have the same sizes as the logits.
+// Class indices have the logits' sizes without the class dimension, which is dimension 1 by torch's convention;
+// language models often keep it last. Class probabilities have the same sizes as the logits.
 int ClassDimension(const TensorView& logits, const TensorView* targets) noexcept {
   if (logits.dimensions == 0) return -1;
   const int conventional = logits.dimensions == 1 ? 0 : 1;

@@ -15,9 +15,9 @@ namespace neuraldbg {
 inline constexpr std::size_t kMaxLogitElements = 16384;  // about 0.1 ms
 
 struct LossInput {
-  TensorView value;                      // any shape; elements are summed
-  const TensorView* logits = nullptr;    // null when unknown
-  const TensorView* targets = nullptr;   // class indices (integers) or values (floating)
+  TensorView value;                     // any shape; elements are summed
+  const TensorView* logits = nullptr;   // null when unknown
+  const TensorView* targets = nullptr;  // class indices (integers) or values (floating)
   std::int64_t ignore_index = 0;
   LossKind kind = LossKind::kUnknown;
   Reduction reduction = Reduction::kUnknown;

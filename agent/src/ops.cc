@@ -1,13 +1,13 @@
 // All operators of the agent on one page (torch.ops.neuraldbg), against LibTorch's stable ABI.
 //
-// No schema declares a mutation, although every call writes a record. A declared mutation needs a tensor to mutate; autograd
-// would keep versions of it, and backward graphs would fail or run twice (docs/decisions). What keeps the calls alive and
-// in order inside a compiled graph is the ORDERED effect, which the Python package registers for the traceable ones
-// (observe, batch): there is no C++ call for it. The others are called outside of graphs only.
+// No schema declares a mutation, although every call writes a record. A declared mutation needs a tensor to mutate;
+// autograd would keep versions of it, and backward graphs would fail or run twice (docs/decisions). What keeps the
+// calls alive and in order inside a compiled graph is the ORDERED effect, which the Python package registers for the
+// traceable ones (observe, batch): there is no C++ call for it. The others are called outside of graphs only.
 //
-// The kernels are registered for every backend, because an operator without a kernel raises into the training. They look
-// at the tensor themselves and skip, counted, what they cannot read on the host: other devices, sparse and quantized
-// layouts, complex and exotic element types. The Meta kernels are what tracing calls: they do nothing.
+// The kernels are registered for every backend, because an operator without a kernel raises into the training. They
+// look at the tensor themselves and skip, counted, what they cannot read on the host: other devices, sparse and
+// quantized layouts, complex and exotic element types. The Meta kernels are what tracing calls: they do nothing.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -127,8 +127,8 @@ void SkipOne(const Tensor&, const Tensor& slot_tensor) {
 
 void NothingForOne(const Tensor&, const Tensor&) {}
 void NothingForParameter(const Tensor&, std::optional<Tensor>, const Tensor&) {}
-void NothingForLoss(const Tensor&, std::optional<Tensor>, std::optional<Tensor>, std::int64_t, std::int64_t, std::int64_t,
-                    const Tensor&) {}
+void NothingForLoss(const Tensor&, std::optional<Tensor>, std::optional<Tensor>, std::int64_t, std::int64_t,
+                    std::int64_t, const Tensor&) {}
 double NoNorm(const Tensor&) { return -1.0; }
 
 void ImplementForNested(torch::stable::detail::StableLibrary& library) {
@@ -148,7 +148,8 @@ STABLE_TORCH_LIBRARY(neuraldbg, m) {
   m.def("observe(Tensor x, Tensor slot) -> ()");
   m.def("batch(Tensor x, Tensor slot) -> ()");
   m.def(
-      "loss(Tensor value, Tensor? logits, Tensor? targets, int ignore_index, int kind, int reduction, Tensor slot) -> ()");
+      "loss(Tensor value, Tensor? logits, Tensor? targets, int ignore_index, int kind, int reduction, Tensor slot) -> "
+      "()");
   m.def("parameter_init(Tensor value, Tensor slot) -> ()");
   m.def("parameter_before(Tensor value, Tensor? grad, Tensor slot) -> ()");
   m.def("parameter_after(Tensor value, Tensor slot) -> ()");

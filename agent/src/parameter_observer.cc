@@ -87,8 +87,8 @@ bool ParameterObserver::Before(std::uint32_t site, const TensorView& value, cons
       CopyInOrderOf(value, value, element_bytes, memory);
       copy.value = memory;
     }
-    const bool comparable = copy.has_gradient && copy.value != nullptr && gradient->dtype == value.dtype &&
-                            SameSizes(value, *gradient);
+    const bool comparable =
+        copy.has_gradient && copy.value != nullptr && gradient->dtype == value.dtype && SameSizes(value, *gradient);
     if (comparable) {
       if (char* memory = Allocate(value.numel * element_bytes); memory != nullptr) {
         CopyInOrderOf(value, *gradient, element_bytes, memory);

@@ -1,8 +1,8 @@
 // What an optimizer step does to a parameter: a copy of value and gradient before it, the comparison after it.
 //
-// Owner: RankSession. Thread-safety: any thread; a mutex orders the calls, and a call that finds it taken gives up rather
-// than waits. Memory: copies live in a pool that is emptied at the end of every step and never exceeds kCopyBytesMax;
-// beyond that a parameter is observed without its update (validity bits say so).
+// Owner: RankSession. Thread-safety: any thread; a mutex orders the calls, and a call that finds it taken gives up
+// rather than waits. Memory: copies live in a pool that is emptied at the end of every step and never exceeds
+// kCopyBytesMax; beyond that a parameter is observed without its update (validity bits say so).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace neuraldbg {
 
-inline constexpr std::size_t kCopyBytesMax = std::size_t{1} << 30;   // copies of one step; default, by judgement
+inline constexpr std::size_t kCopyBytesMax = std::size_t{1} << 30;    // copies of one step; default, by judgement
 inline constexpr std::size_t kCopyBytesKept = std::size_t{64} << 20;  // kept between steps to spare page faults
 
 struct GroupTotals {

@@ -10,9 +10,9 @@ namespace neuraldbg {
 
 // What an operator needs to know about its site, in atomics: a site may be announced again while graphs run.
 struct RankSession::SiteState {
-  std::atomic<std::uint32_t> reading{0};          // SiteReading without the group, packed
+  std::atomic<std::uint32_t> reading{0};  // SiteReading without the group, packed
   std::atomic<std::uint32_t> optimizer_group{kNoSite};
-  std::atomic<std::uint64_t> calls{0};            // epoch << 16 | calls of the site in it
+  std::atomic<std::uint64_t> calls{0};  // epoch << 16 | calls of the site in it
 
   void Set(const SiteReading& value) noexcept {
     optimizer_group.store(value.optimizer_group, std::memory_order_relaxed);
@@ -116,7 +116,7 @@ void RankSession::SetContext(bool training, bool grad_mode, std::uint32_t microb
 }
 
 std::uint16_t RankSession::NextCall(SiteState& site) noexcept {
-  // Two threads in the same site at once may read the same number; calls are additive in the daemon, so nothing is lost.
+  // Two threads in the same site at once may read the same number; calls are additive in the daemon: nothing is lost.
   const std::uint64_t epoch = epoch_.load(std::memory_order_relaxed) << 16;
   const std::uint64_t calls = site.calls.load(std::memory_order_relaxed);
   const std::uint64_t call = (calls ^ epoch) >> 16 == 0 ? (calls & 0xffff) : 0;

@@ -73,8 +73,8 @@ class RankSession {
                        bool gradient_present) noexcept;
   void ParameterAfter(std::uint32_t site, const TensorView& value) noexcept;
 
-  // The caller fills kind, payload, validity and its own flags; head fields that the session knows are set here. Returns
-  // false for a site that does not exist.
+  // The caller fills kind, payload, validity and its own flags; head fields that the session knows are set here.
+  // Returns false for a site that does not exist.
   bool Emit(std::uint32_t site, Record& record) noexcept;
 
   // Sums over the parameters of one optimizer group that were observed in this step; false when there were none.

@@ -76,39 +76,55 @@ void AccumulateIntegers(const void* data, std::size_t count, const SaturationBou
 
 ElementKernels IntegerKernels(DType dtype) noexcept {
   switch (dtype) {
-    case DType::kInt64: return {&AccumulateIntegers<std::int64_t>, nullptr, nullptr};
-    case DType::kInt32: return {&AccumulateIntegers<std::int32_t>, nullptr, nullptr};
-    case DType::kInt16: return {&AccumulateIntegers<std::int16_t>, nullptr, nullptr};
-    case DType::kInt8: return {&AccumulateIntegers<std::int8_t>, nullptr, nullptr};
+    case DType::kInt64:
+      return {&AccumulateIntegers<std::int64_t>, nullptr, nullptr};
+    case DType::kInt32:
+      return {&AccumulateIntegers<std::int32_t>, nullptr, nullptr};
+    case DType::kInt16:
+      return {&AccumulateIntegers<std::int16_t>, nullptr, nullptr};
+    case DType::kInt8:
+      return {&AccumulateIntegers<std::int8_t>, nullptr, nullptr};
     case DType::kUInt8:
-    case DType::kBool: return {&AccumulateIntegers<std::uint8_t>, nullptr, nullptr};
-    default: return {};
+    case DType::kBool:
+      return {&AccumulateIntegers<std::uint8_t>, nullptr, nullptr};
+    default:
+      return {};
   }
 }
 
 ElementKernels KernelsFor(const KernelTable& table, DType dtype) noexcept {
   switch (dtype) {
-    case DType::kFloat32: return table.float32;
-    case DType::kFloat64: return table.float64;
-    case DType::kFloat16: return table.float16;
-    case DType::kBFloat16: return table.bfloat16;
-    default: return IntegerKernels(dtype);
+    case DType::kFloat32:
+      return table.float32;
+    case DType::kFloat64:
+      return table.float64;
+    case DType::kFloat16:
+      return table.float16;
+    case DType::kBFloat16:
+      return table.bfloat16;
+    default:
+      return IntegerKernels(dtype);
   }
 }
 
 std::size_t ElementBytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::kFloat64:
-    case DType::kInt64: return 8;
+    case DType::kInt64:
+      return 8;
     case DType::kFloat32:
-    case DType::kInt32: return 4;
+    case DType::kInt32:
+      return 4;
     case DType::kFloat16:
     case DType::kBFloat16:
-    case DType::kInt16: return 2;
+    case DType::kInt16:
+      return 2;
     case DType::kInt8:
     case DType::kUInt8:
-    case DType::kBool: return 1;
-    default: return 0;
+    case DType::kBool:
+      return 1;
+    default:
+      return 0;
   }
 }
 

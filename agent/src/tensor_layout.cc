@@ -63,10 +63,18 @@ void GatherRun(const void* source, std::int64_t stride, std::size_t count, std::
     return;
   }
   switch (element_bytes) {
-    case 1: return GatherElements(static_cast<const std::uint8_t*>(source), stride, count, static_cast<std::uint8_t*>(target));
-    case 2: return GatherElements(static_cast<const std::uint16_t*>(source), stride, count, static_cast<std::uint16_t*>(target));
-    case 4: return GatherElements(static_cast<const std::uint32_t*>(source), stride, count, static_cast<std::uint32_t*>(target));
-    default: return GatherElements(static_cast<const std::uint64_t*>(source), stride, count, static_cast<std::uint64_t*>(target));
+    case 1:
+      return GatherElements(static_cast<const std::uint8_t*>(source), stride, count,
+                            static_cast<std::uint8_t*>(target));
+    case 2:
+      return GatherElements(static_cast<const std::uint16_t*>(source), stride, count,
+                            static_cast<std::uint16_t*>(target));
+    case 4:
+      return GatherElements(static_cast<const std::uint32_t*>(source), stride, count,
+                            static_cast<std::uint32_t*>(target));
+    default:
+      return GatherElements(static_cast<const std::uint64_t*>(source), stride, count,
+                            static_cast<std::uint64_t*>(target));
   }
 }
 
@@ -87,7 +95,8 @@ void CopyInOrderOf(const TensorView& order, const TensorView& view, std::size_t 
   auto* next = static_cast<char*>(target);
   const auto run = static_cast<std::size_t>(walk.inner_size());
   ForEachRun(walk, [&](std::int64_t offset) {
-    GatherRun(source + offset * static_cast<std::int64_t>(element_bytes), walk.inner_stride(), run, element_bytes, next);
+    GatherRun(source + offset * static_cast<std::int64_t>(element_bytes), walk.inner_stride(), run, element_bytes,
+              next);
     next += run * element_bytes;
     return true;
   });

@@ -7,20 +7,24 @@
 namespace neuraldbg {
 namespace {
 
-constexpr std::size_t kGatherBytes = 16384;       // half of the smallest L1 data cache in use
-constexpr std::int64_t kDirectRun = 512;          // elements; shorter runs are gathered first, to fill vectors
+constexpr std::size_t kGatherBytes = 16384;         // half of the smallest L1 data cache in use
+constexpr std::int64_t kDirectRun = 512;            // elements; shorter runs are gathered first, to fill vectors
 constexpr std::size_t kInterleavedElements = 8192;  // elements between two looks at which units are still silent
 
-// The margins are those of saturating functions in float arithmetic that users know from the literature on dead and
-// saturated units: |tanh| > 0.99, a sigmoid within 0.01 of either end, a softmax weight above 0.99 (docs/statistics.md).
+// Where the derivative of the function has fallen below about 0.02 (tanh: 1 - 0.99², sigmoid: 0.99 * 0.01, softmax
+// likewise), a fiftieth of its maximum or less (docs/statistics.md).
 const SaturationBounds* BoundsOf(Saturation saturation) noexcept {
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
   static constexpr SaturationBounds kTanh{-0.99, 0.99}, kSigmoid{0.01, 0.99}, kSoftmax{-kInfinity, 0.99};
   switch (saturation) {
-    case Saturation::kTanh: return &kTanh;
-    case Saturation::kSigmoid: return &kSigmoid;
-    case Saturation::kSoftmax: return &kSoftmax;
-    default: return nullptr;
+    case Saturation::kTanh:
+      return &kTanh;
+    case Saturation::kSigmoid:
+      return &kSigmoid;
+    case Saturation::kSoftmax:
+      return &kSoftmax;
+    default:
+      return nullptr;
   }
 }
 
@@ -138,7 +142,8 @@ std::uint32_t CountDeadByUnit(const TensorView& view, int unit_dimension, bool p
     const char* first = Offset(view.data, unit * view.strides[unit_dimension], element_bytes);
     const bool silent = ForEachRun(walk, [&](std::int64_t offset) {
       for (std::int64_t i = 0; i < run; ++i) {
-        if (IsAlive(Offset(first, offset + i * walk.inner_stride(), element_bytes), view.dtype, positive_only)) return false;
+        if (IsAlive(Offset(first, offset + i * walk.inner_stride(), element_bytes), view.dtype, positive_only))
+          return false;
       }
       return true;
     });
@@ -159,7 +164,8 @@ bool IsFloating(DType dtype) noexcept {
   return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }
 
-bool ComputeStatistics(const TensorView& view, const StatisticsOptions& options, TensorStatistics& statistics) noexcept {
+bool ComputeStatistics(const TensorView& view, const StatisticsOptions& options,
+                       TensorStatistics& statistics) noexcept {
   return ComputeStatistics(view, options, BestKernels(), statistics);
 }
 
@@ -183,8 +189,7 @@ bool ComputeStatistics(const TensorView& view, const StatisticsOptions& options,
   if (units != 0 && units <= kMaxUnits) {
     result.has_units = true;
     result.units = static_cast<std::uint32_t>(units);
-    std::uint32_t* flags =
-        walk.dense() && units > 1 && view.strides[unit_dimension] == 1 ? UnitFlags(units) : nullptr;
+    std::uint32_t* flags = walk.dense() && units > 1 && view.strides[unit_dimension] == 1 ? UnitFlags(units) : nullptr;
     if (flags != nullptr) {
       result.dead_units = AccumulateInterleaved(view.data, view.numel / units, units, element_bytes, kernels, bounds,
                                                 positive_only, flags, result.total);

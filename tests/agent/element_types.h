@@ -20,7 +20,8 @@ inline std::uint16_t HalfBits(double x) {
   const int quantum = magnitude == 0 || exponent < -13 ? -24 : exponent - 11;
   const auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(magnitude, -quantum)));
   // Units carry into the exponent by themselves when rounding reaches the next power of two.
-  const std::uint32_t bits = quantum == -24 && units < 0x400 ? units : units + (static_cast<std::uint32_t>(quantum + 24) << 10);
+  const std::uint32_t bits =
+      quantum == -24 && units < 0x400 ? units : units + (static_cast<std::uint32_t>(quantum + 24) << 10);
   return static_cast<std::uint16_t>(sign | bits);
 }
 
@@ -70,10 +71,18 @@ inline Elements MakeElements(DType dtype, const std::vector<double>& wanted) {
       out.patterns.push_back(pattern);
     };
     switch (dtype) {
-      case DType::kFloat64: put(wanted[i], wanted[i]); break;
-      case DType::kFloat32: put(static_cast<float>(wanted[i]), static_cast<double>(static_cast<float>(wanted[i]))); break;
-      case DType::kFloat16: put(HalfBits(wanted[i]), HalfValue(HalfBits(wanted[i]))); break;
-      default: put(BFloatBits(wanted[i]), BFloatValue(BFloatBits(wanted[i]))); break;
+      case DType::kFloat64:
+        put(wanted[i], wanted[i]);
+        break;
+      case DType::kFloat32:
+        put(static_cast<float>(wanted[i]), static_cast<double>(static_cast<float>(wanted[i])));
+        break;
+      case DType::kFloat16:
+        put(HalfBits(wanted[i]), HalfValue(HalfBits(wanted[i])));
+        break;
+      default:
+        put(BFloatBits(wanted[i]), BFloatValue(BFloatBits(wanted[i])));
+        break;
     }
   }
   return out;

@@ -14,7 +14,8 @@ struct Array {
   std::vector<std::int64_t> sizes, strides;
   TensorView view;
   template <typename T>
-  Array(const std::vector<T>& data, DType dtype, std::vector<std::int64_t> shape) : sizes(std::move(shape)), strides(sizes.size(), 1) {
+  Array(const std::vector<T>& data, DType dtype, std::vector<std::int64_t> shape)
+      : sizes(std::move(shape)), strides(sizes.size(), 1) {
     for (std::size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d];
     view = {data.data(), dtype, static_cast<int>(sizes.size()), data.size(), sizes.data(), strides.data()};
   }
@@ -34,7 +35,8 @@ LossInput Input(const Array& value) {
 TEST(LossStatistics, CrossEntropy_CountsLabelsAndMeansLogSumExp) {
   const std::vector<float> loss{0.75f}, logits{1, 2, 3, 0, 0, 0, -1, 5, 2};
   const std::vector<std::int64_t> labels{2, -100, 1};
-  const Array value(loss, DType::kFloat32, {}), scores(logits, DType::kFloat32, {3, 3}), targets(labels, DType::kInt64, {3});
+  const Array value(loss, DType::kFloat32, {}), scores(logits, DType::kFloat32, {3, 3}),
+      targets(labels, DType::kInt64, {3});
   LossInput input = Input(value);
   input.logits = &scores.view;
   input.targets = &targets.view;

@@ -1,6 +1,7 @@
-// Goal: every kernel table counts and adds as the definition says, for every element type and for the numbers that break
-// float arithmetic. Method: a straightforward reference in long double; counts, maxima and bit sums must be equal, sums
-// agree within the bound that statistics_kernel.inc states (2^8 lanes' roundings of 2^-24 each, of Σ|x| or Σx²).
+// Goal: every kernel table counts and adds as the definition says, for every element type and for the numbers that
+// break float arithmetic. Method: a straightforward reference in long double; counts, maxima and bit sums must be
+// equal, sums agree within the bound that statistics_kernel.inc states (2^8 lanes' roundings of 2^-24 each, of Σ|x| or
+// Σx²).
 #include "agent/src/statistics_kernel.h"
 
 #include <gtest/gtest.h>
@@ -52,8 +53,10 @@ Reference Count(const Elements& elements, const SaturationBounds* bounds) {
       if (x == 0) ++counts.zero_count;
       if (x != 0 && std::fabs(x) < kTinyMagnitude) ++counts.tiny_count;
       const bool single = elements.dtype != DType::kFloat64;
-      const double upper = bounds == nullptr ? 0 : (single ? static_cast<double>(static_cast<float>(bounds->upper)) : bounds->upper);
-      const double lower = bounds == nullptr ? 0 : (single ? static_cast<double>(static_cast<float>(bounds->lower)) : bounds->lower);
+      const double upper =
+          bounds == nullptr ? 0 : (single ? static_cast<double>(static_cast<float>(bounds->upper)) : bounds->upper);
+      const double lower =
+          bounds == nullptr ? 0 : (single ? static_cast<double>(static_cast<float>(bounds->lower)) : bounds->lower);
       if (bounds != nullptr && (x > upper || x < lower)) ++counts.saturated_count;
     }
   }
@@ -101,7 +104,8 @@ std::vector<double> Normal(std::size_t count, double scale, double mean = 0) {
 }
 
 // Around vector widths and block lengths of all tables (256 vectors of 4, 8 and 16 lanes).
-const std::size_t kCounts[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 255, 1023, 1024, 1025, 2048, 4095, 4096, 4097, 10007};
+const std::size_t kCounts[] = {0,  1,   2,    3,    7,    8,    15,   16,   17,   31,   33,
+                               64, 255, 1023, 1024, 1025, 2048, 4095, 4096, 4097, 10007};
 
 TEST(StatisticsKernel, OrdinaryNumbers_AnyCount_AgreeWithReference) {
   for (const std::size_t count : kCounts) {
@@ -220,7 +224,8 @@ TEST(StatisticsKernel, Update_ComparesValuesAndMultipliesWithGradient) {
         const UpdateFunction update = KernelsFor(*table, dtype).update;
         update(after.memory.data(), before.memory.data(), gradient.memory.data(), count, total);
         EXPECT_NEAR(total.update_sum_squares, static_cast<double>(squares), 1e-12 * static_cast<double>(squares));
-        EXPECT_NEAR(total.gradient_dot_update, static_cast<double>(product), 1e-10 * static_cast<double>(squares + 10 * count));
+        EXPECT_NEAR(total.gradient_dot_update, static_cast<double>(product),
+                    1e-10 * static_cast<double>(squares + 10 * count));
         EXPECT_NE(total.differing_bits, 0u);
         UpdateAccumulator same;
         update(before.memory.data(), before.memory.data(), nullptr, count, same);

@@ -1,6 +1,6 @@
 // Goal: the statistics of a view are those of its elements, whatever its shape and strides, and dead units are those
-// that the definition names. Method: the elements are gathered one by one by their index, and counted contiguously; units
-// are found by brute force.
+// that the definition names. Method: the elements are gathered one by one by their index, and counted contiguously;
+// units are found by brute force.
 #include "agent/src/tensor_statistics.h"
 
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@ struct Tensor {
     view.data = storage.data() + offset;
     view.dtype = DType::kFloat32;
     view.dimensions = static_cast<int>(sizes.size());
-    view.numel = static_cast<std::uint64_t>(
-        std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>()));
+    view.numel =
+        static_cast<std::uint64_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>()));
     view.sizes = sizes.data();
     view.strides = strides.data();
     return view;
@@ -137,7 +137,8 @@ TEST(TensorStatistics, AnyLayout_CountsEveryElementOnce) {
 void Silence(Tensor& tensor, std::size_t dimension) {
   tensor.ForEach([&](const Shape& index, const float& value) {
     const std::int64_t unit = index[dimension];
-    if (unit % 2 == 0 && !(unit % 4 == 0 && index[0] == tensor.sizes[0] - 1)) const_cast<float&>(value) = -0.25f * static_cast<float>(unit % 3);
+    if (unit % 2 == 0 && !(unit % 4 == 0 && index[0] == tensor.sizes[0] - 1))
+      const_cast<float&>(value) = -0.25f * static_cast<float>(unit % 3);
   });
 }
 
@@ -198,7 +199,8 @@ TEST(TensorStatistics, NanUnit_IsNotDead) {
 TEST(TensorStatistics, TooManyUnits_AreNotCounted_AndNotClaimed) {
   const Tensor tensor = Contiguous({2, static_cast<std::int64_t>(kMaxUnits) + 1});
   TensorStatistics statistics;
-  ASSERT_TRUE(ComputeStatistics(tensor.view(), {UnitMode::kLastDimension, Saturation::kNone, DeadRule::kNeverNonzero}, statistics));
+  ASSERT_TRUE(ComputeStatistics(tensor.view(), {UnitMode::kLastDimension, Saturation::kNone, DeadRule::kNeverNonzero},
+                                statistics));
   EXPECT_FALSE(statistics.has_units);
   EXPECT_EQ(statistics.total.count, tensor.view().numel);
 }
@@ -240,7 +242,8 @@ TEST(TensorLayout, CopyInOrderOf_ReadsBothTensorsAlike) {
   std::vector<float> left, right;
   value.ForEach([&](const Shape&, float x) { left.push_back(x); });
   gradient.ForEach([&](const Shape&, float x) { right.push_back(x); });
-  for (std::size_t i = 0; i < left.size(); ++i) expected += static_cast<double>(left[i]) * static_cast<double>(right[i]);
+  for (std::size_t i = 0; i < left.size(); ++i)
+    expected += static_cast<double>(left[i]) * static_cast<double>(right[i]);
   for (std::size_t i = 0; i < left.size(); ++i) {
     actual += static_cast<double>(value_copy[i]) * static_cast<double>(gradient_copy[i]);
   }

@@ -1,14 +1,13 @@
-// neuraldbg-segment-dump PATH [--release]: prints what a segment holds, one JSON object a line: first its identity, then
-// the manifest's entries, then every record that is waiting in the ring, last the counters.
+// neuraldbg-segment-dump PATH [--release]: prints what a segment holds, one JSON object a line: first its identity,
+// then the manifest's entries, then every record that is waiting in the ring, last the counters.
 //
-// A tool for people and tests: it reads through the same SegmentReader as the daemon. Without --release the ring is left
-// as it was, so that a daemon still gets every record.
+// A tool for people and tests: it reads through the same SegmentReader as the daemon. Without --release the ring is
+// left as it was, so that a daemon still gets every record.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <string>
-
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "shared/ring_reader.h"
 
@@ -128,8 +127,8 @@ void PutStep(Fields fields, const StepPayload& p) {
 }
 
 void PrintRecord(std::uint32_t lane, const Record& record) {
-  static constexpr const char* kKinds[kRecordKindCount] = {"NONE", "TENSOR", "PARAMETER", "OPTIMIZER", "LOSS",
-                                                           "BATCH", "STEP", "PHASES", "ATTENTION", "ROUTER"};
+  static constexpr const char* kKinds[kRecordKindCount] = {"NONE",  "TENSOR", "PARAMETER", "OPTIMIZER", "LOSS",
+                                                           "BATCH", "STEP",   "PHASES",    "ATTENTION", "ROUTER"};
   const auto kind = static_cast<std::uint8_t>(record.kind);
   Json line{{"record", kind < kRecordKindCount ? kKinds[kind] : "UNKNOWN"},
             {"step", record.step},
@@ -145,38 +144,75 @@ void PrintRecord(std::uint32_t lane, const Record& record) {
   const Fields fields(line, record.validity);
   switch (record.kind) {
     case RecordKind::kTensor:
-    case RecordKind::kBatch: PutTensor(fields, record.tensor); break;
-    case RecordKind::kParameter: PutParameter(fields, record.parameter); break;
-    case RecordKind::kOptimizer: PutOptimizer(fields, record.optimizer); break;
-    case RecordKind::kLoss: PutLoss(fields, record.loss); break;
-    case RecordKind::kStep: PutStep(fields, record.step_end); break;
-    default: break;
+    case RecordKind::kBatch:
+      PutTensor(fields, record.tensor);
+      break;
+    case RecordKind::kParameter:
+      PutParameter(fields, record.parameter);
+      break;
+    case RecordKind::kOptimizer:
+      PutOptimizer(fields, record.optimizer);
+      break;
+    case RecordKind::kLoss:
+      PutLoss(fields, record.loss);
+      break;
+    case RecordKind::kStep:
+      PutStep(fields, record.step_end);
+      break;
+    default:
+      break;
   }
   Print(line);
 }
 
 struct EntryPrinter {
   void operator()(const RunEntry& e) const {
-    Print({{"entry", "run"}, {"run_name", e.run_name}, {"launch", e.launch}, {"host", e.host},
-           {"framework", e.framework}, {"agent_version", e.agent_version}, {"rank", e.rank},
-           {"world_size", e.world_size}, {"incarnation", e.incarnation}, {"start_step", e.start_step},
-           {"compiled", e.compiled}, {"graph_exact", e.graph_exact}, {"planned_sites", e.planned_sites},
+    Print({{"entry", "run"},
+           {"run_name", e.run_name},
+           {"launch", e.launch},
+           {"host", e.host},
+           {"framework", e.framework},
+           {"agent_version", e.agent_version},
+           {"rank", e.rank},
+           {"world_size", e.world_size},
+           {"incarnation", e.incarnation},
+           {"start_step", e.start_step},
+           {"compiled", e.compiled},
+           {"graph_exact", e.graph_exact},
+           {"planned_sites", e.planned_sites},
            {"parameter_count", e.parameter_count}});
   }
   void operator()(const SiteEntry& e) const {
-    Print({{"entry", "site"}, {"id", e.id}, {"name", e.name}, {"module", e.module}, {"module_kind", e.module_kind},
-           {"role", Number(e.role)}, {"phase", Number(e.phase)}, {"dtype", Number(e.dtype)},
-           {"requires_grad", e.requires_grad}, {"level", Number(e.level)},
-           {"topological_index", e.topological_index}, {"twin", e.twin}, {"covered_by", e.covered_by},
-           {"tie_group", e.tie_group}, {"optimizer_group", e.optimizer_group}, {"owner", e.owner}, {"shape", e.shape}});
+    Print({{"entry", "site"},
+           {"id", e.id},
+           {"name", e.name},
+           {"module", e.module},
+           {"module_kind", e.module_kind},
+           {"role", Number(e.role)},
+           {"phase", Number(e.phase)},
+           {"dtype", Number(e.dtype)},
+           {"requires_grad", e.requires_grad},
+           {"level", Number(e.level)},
+           {"topological_index", e.topological_index},
+           {"twin", e.twin},
+           {"covered_by", e.covered_by},
+           {"tie_group", e.tie_group},
+           {"optimizer_group", e.optimizer_group},
+           {"owner", e.owner},
+           {"shape", e.shape}});
   }
   void operator()(const EdgeEntry& e) const {
     Print({{"entry", "edge"}, {"producer", e.producer}, {"consumer", e.consumer}});
   }
   void operator()(const SinkEntry& e) const { Print({{"entry", "sink"}, {"site", e.site}}); }
   void operator()(const ParameterInitEntry& e) const {
-    Print({{"entry", "parameter_init"}, {"site", e.site}, {"numel", e.numel}, {"sum", Number(e.sum)},
-           {"sum_squares", Number(e.sum_squares)}, {"max_abs", Number(static_cast<double>(e.max_abs))}, {"bits", e.bits}});
+    Print({{"entry", "parameter_init"},
+           {"site", e.site},
+           {"numel", e.numel},
+           {"sum", Number(e.sum)},
+           {"sum_squares", Number(e.sum_squares)},
+           {"max_abs", Number(static_cast<double>(e.max_abs))},
+           {"bits", e.bits}});
   }
   void operator()(const MarkEntry& e) const { Print({{"entry", "mark"}, {"step", e.step}, {"text", e.text}}); }
   void operator()(const ReadyEntry& e) const { Print({{"entry", "ready"}, {"step", e.step}}); }
@@ -184,17 +220,26 @@ struct EntryPrinter {
 
 void PrintIdentity(const SegmentReader& reader) {
   const SegmentIdentity& identity = reader.identity();
-  Print({{"segment", identity.path}, {"pid", identity.pid}, {"rank", identity.rank},
-         {"world_size", identity.world_size}, {"incarnation", identity.incarnation}, {"lanes", identity.lanes},
-         {"lane_capacity", identity.lane_capacity}, {"sites", identity.sites},
-         {"owner_state", Number(reader.owner_state())}, {"heartbeat_ns", reader.heartbeat_ns()}});
+  Print({{"segment", identity.path},
+         {"pid", identity.pid},
+         {"rank", identity.rank},
+         {"world_size", identity.world_size},
+         {"incarnation", identity.incarnation},
+         {"lanes", identity.lanes},
+         {"lane_capacity", identity.lane_capacity},
+         {"sites", identity.sites},
+         {"owner_state", Number(reader.owner_state())},
+         {"heartbeat_ns", reader.heartbeat_ns()}});
 }
 
 void PrintCounters(const SegmentReader& reader) {
   Json lanes = Json::array();
   for (const LaneCounters& lane : reader.counters()) {
-    lanes.push_back({{"consumed", lane.consumed}, {"dropped", lane.dropped}, {"invalid", lane.invalid},
-                     {"resyncs", lane.resyncs}, {"quarantined", lane.quarantined}});
+    lanes.push_back({{"consumed", lane.consumed},
+                     {"dropped", lane.dropped},
+                     {"invalid", lane.invalid},
+                     {"resyncs", lane.resyncs},
+                     {"quarantined", lane.quarantined}});
   }
   Print({{"counters", lanes}, {"dropped_total", reader.dropped_total()}});
 }

@@ -1,0 +1,168 @@
+// Goal: handles go stale quietly; nothing of a session survives destroy, fork or a bad directory; its thread is one and
+// ends with it.
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "tests/agent/session_fixture.h"
+
+namespace neuraldbg {
+namespace {
+
+using testing::Contents;
+using testing::CreateIn;
+using testing::Observe;
+using testing::ReadBack;
+using testing::ScratchDirectory;
+using testing::Site;
+
+int ThreadsNamed(const std::string& name) {
+  int found = 0;
+  DIR* directory = opendir("/proc/self/task");
+  while (const dirent* entry = readdir(directory)) {
+    std::ifstream file(std::string("/proc/self/task/") + entry->d_name + "/comm");
+    std::string line;
+    if (std::getline(file, line) && line == name) ++found;
+  }
+  closedir(directory);
+  return found;
+}
+
+TEST(Session, StaleAndUnknownHandles_DoNothing) {
+  const ScratchDirectory directory;
+  const std::int32_t session = CreateIn(directory.path());
+  const ndbg_site site = Site("a");
+  ndbg_session_add_site(session, &site);
+  Observe(session, 0, {1});
+  Observe(session, 77, {1});  // no such site
+  const std::string path = ndbg_session_path(session);
+  ndbg_session_destroy(session);
+  ndbg_session_destroy(session);
+  for (const std::int32_t handle : {session, -1, session + 1, kMaxSessions, 0x7fffffff}) {
+    Observe(handle, 0, {1});
+    ndbg_step step{};
+    EXPECT_EQ(ndbg_session_end_step(handle, &step), 0u);
+    EXPECT_EQ(ndbg_session_add_site(handle, &site), kNoSite);
+    EXPECT_STREQ(ndbg_session_path(handle), "");
+    ndbg_session_arm(handle, 1);
+    ndbg_session_destroy(handle);
+  }
+  const Contents contents = ReadBack(path);
+  EXPECT_EQ(contents.records.size(), 1u);
+  EXPECT_EQ(contents.owner, OwnerState::kClosed);
+  const std::int32_t next = CreateIn(directory.path(), "other");
+  EXPECT_GT(next, session) << "a handle was reused: old graphs would write into the new run";
+  ndbg_session_destroy(next);
+}
+
+TEST(Session, TwoSessionsInOneProcess_KeepTheirRecordsApart) {
+  const ScratchDirectory directory;
+  const std::int32_t a = CreateIn(directory.path(), "a"), b = CreateIn(directory.path(), "b");
+  const ndbg_site site = Site("x");
+  ndbg_session_add_site(a, &site);
+  ndbg_session_add_site(b, &site);
+  for (int i = 0; i < 3; ++i) {
+    Observe(a, 0, {1});
+    Observe(b, 0, {2, 2});
+  }
+  ndbg_session_arm(b, 0);
+  Observe(b, 0, {3});
+  Observe(a, 0, {1});
+  for (const Record& record : ReadBack(ndbg_session_path(a)).records) EXPECT_EQ(record.tensor.numel, 1u);
+  EXPECT_EQ(ReadBack(ndbg_session_path(a)).records.size(), 4u);
+  for (const Record& record : ReadBack(ndbg_session_path(b)).records) EXPECT_EQ(record.tensor.numel, 2u);
+  EXPECT_EQ(ReadBack(ndbg_session_path(b)).records.size(), 3u);
+  ndbg_session_destroy(a);
+  ndbg_session_destroy(b);
+}
+
+TEST(Session, UnusableDirectory_IsOneSentence) {
+  ndbg_session_options options{};
+  options.shm_directory = "/nonexistent/shm";
+  options.run_name = "r";
+  options.launch = "l";
+  char error[200] = "";
+  EXPECT_EQ(ndbg_session_create(&options, error, sizeof error), -1);
+  EXPECT_NE(std::string(error).find("/nonexistent/shm"), std::string::npos) << error;
+  EXPECT_NE(std::string(error).find("No such file"), std::string::npos) << error;
+  char small[8];
+  EXPECT_EQ(ndbg_session_create(&options, small, sizeof small), -1);
+  EXPECT_EQ(std::string(small).size(), 7u);
+  EXPECT_EQ(ndbg_session_create(nullptr, error, sizeof error), -1);
+}
+
+TEST(Session, HeartbeatThread_IsOne_AndEndsWithTheSession) {
+  const ScratchDirectory directory;
+  EXPECT_EQ(ThreadsNamed("neuraldbg"), 0);
+  const std::int32_t session = CreateIn(directory.path());
+  // The thread names itself a moment after it started; the watchdog is ctest's.
+  while (ThreadsNamed("neuraldbg") == 0) std::this_thread::yield();
+  EXPECT_EQ(ThreadsNamed("neuraldbg"), 1);
+  std::uint64_t first = 0;
+  while ((first = ReadBack(ndbg_session_path(session)).heartbeat) == 0) std::this_thread::yield();
+  while (ReadBack(ndbg_session_path(session)).heartbeat == first)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ndbg_session_destroy(session);
+  EXPECT_EQ(ThreadsNamed("neuraldbg"), 0);
+}
+
+TEST(Session, ForkedChild_IsSilent_AndMayAttachAnew) {
+  const ScratchDirectory directory;
+  const std::int32_t session = CreateIn(directory.path());
+  const ndbg_site site = Site("a");
+  ndbg_session_add_site(session, &site);
+  Observe(session, 0, {1});
+  const pid_t child = fork();
+  if (child == 0) {
+    Observe(session, 0, {9});
+    ndbg_step step{};
+    ndbg_session_end_step(session, &step);
+    ndbg_session_destroy(session);
+    const std::int32_t own = CreateIn(directory.path(), "child");
+    ndbg_session_add_site(own, &site);
+    Observe(own, 0, {5});
+    const bool arrived = ReadBack(ndbg_session_path(own)).records.size() == 1;
+    ndbg_session_destroy(own);
+    _exit(arrived ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  Observe(session, 0, {2});
+  const Contents contents = ReadBack(ndbg_session_path(session));
+  EXPECT_EQ(contents.records.size(), 2u);
+  EXPECT_EQ(contents.owner, OwnerState::kAlive);
+  ndbg_session_destroy(session);
+}
+
+TEST(Session, DestroyUnderLoad_LosesNothingBeforeAndCrashesNothingAfter) {
+  const ScratchDirectory directory;
+  for (int round = 0; round < 20; ++round) {
+    const std::int32_t session = CreateIn(directory.path(), "loaded", 4, 1024);
+    const ndbg_site site = Site("a");
+    ndbg_session_add_site(session, &site);
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&] {
+        const std::vector<float> values(100, 1.0f);
+        while (!stop.load()) Observe(session, 0, values);
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ndbg_session_destroy(session);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stop.store(true);
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+}  // namespace
+}  // namespace neuraldbg
