@@ -79,7 +79,7 @@ std::vector<Finding> JudgeInitialParameters(const Topology& topology, const Site
     if (use.kind != SiteUse::Kind::kParameter || init.numel == 0) continue;
     const GraphParameter& parameter = graph.parameters()[use.index];
     const SiteEntry& site = topology.sites[init.site];
-    const bool embedding = parameter.node != kNoSite && graph.nodes()[parameter.node].kind == "Embedding";
+    const bool embedding = parameter.node != kNoSite && graph.nodes()[parameter.node].kind.starts_with("Embedding");
     if (!EndsWith(parameter.name, "weight") || embedding) continue;
     const double count = static_cast<double>(init.numel);
     const double rms = std::sqrt(std::max(init.sum_squares, 0.0) / count);

@@ -9,13 +9,11 @@ namespace {
 
 using Kind = SiteUse::Kind;
 
-constexpr std::array<std::string_view, 14> kActivations{"ReLU", "ReLU6", "LeakyReLU", "GELU", "SiLU", "Mish", "ELU",
-                                                        "Hardswish", "Softplus", "Tanh", "Sigmoid", "Softmax",
-                                                        "Dropout", "Hardtanh"};
-constexpr std::array<std::string_view, 5> kSquashing{"Tanh", "Sigmoid", "Softmax", "Hardtanh", "Hardsigmoid"};
+// By the end of the class name, so that people's own subclasses (ScaledTanh) count.
+constexpr std::array<std::string_view, 5> kSquashing{"Tanh", "Sigmoid", "Softmax", "tanh", "sigmoid"};
 
-bool Contains(std::span<const std::string_view> names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+bool EndsWithAny(std::string_view name, std::span<const std::string_view> ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
 }
 
 bool IsForward(SiteRole role) {
@@ -136,8 +134,7 @@ void SiteGraph::AddSites(const Topology& topology) {
     node.requires_grad = site.requires_grad;
     node.module = site.role == SiteRole::kOutput || site.owner.empty() ? site.module : site.owner;
     if (site.role == SiteRole::kOutput) node.kind = site.module_kind;
-    node.activation = Contains(kActivations, node.kind);
-    node.squashing = Contains(kSquashing, node.kind);
+    node.squashing = EndsWithAny(node.kind, kSquashing);
     uses_[id] = {Kind::kForward, node_count()};
     nodes_.push_back(std::move(node));
   }
@@ -147,7 +144,11 @@ void SiteGraph::AddTwins(const Topology& topology) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> owned;
   for (std::uint32_t id = 0; id < topology.sites.size(); ++id) {
     const SiteEntry& site = topology.sites[id];
-    const SiteUse twin = use(site.twin);
+    SiteUse twin = use(site.twin);
+    // A container without a tap of its own is stood for by the site that covers it.
+    if (site.role == SiteRole::kParameter && twin.kind == Kind::kNone && site.twin < topology.sites.size()) {
+      twin = use(topology.sites[site.twin].covered_by);
+    }
     if (IsGradient(site.role) && twin.kind == Kind::kForward && site.level != ObservationLevel::kNotObserved) {
       uses_[id] = {Kind::kBackward, twin.index};
       nodes_[twin.index].gradient_site = id;
@@ -164,6 +165,12 @@ void SiteGraph::AddTwins(const Topology& topology) {
     }
   }
   owned_ = Compress(nodes_.size(), std::move(owned));
+  // A leaf without weights is an activation, or something like one (dropout, pooling): its units can die, and no weight
+  // of its own can be why.
+  for (std::uint32_t i = 0; i < node_count(); ++i) {
+    const bool leaf = nodes_[i].role == SiteRole::kOutput;
+    nodes_[i].activation = leaf && (parameters_of(i).empty() || nodes_[i].kind == "PReLU");
+  }
 }
 
 void SiteGraph::AddEdges(const Topology& topology) {

@@ -22,7 +22,7 @@ struct GraphNode {
   DType dtype = DType::kUnknown;
   bool sink = false;             // feeds the loss
   bool reads_batch = false;      // computes from a model input
-  bool activation = false;       // ReLU, GELU …: may be dead
+  bool activation = false;       // a leaf without weights (ReLU, GELU …): may be dead
   bool squashing = false;        // tanh, sigmoid, softmax: may saturate
   bool requires_grad = false;
   std::string module;            // whose mechanism this is: the module, or the owner of glue and merges

@@ -216,6 +216,12 @@ class Assembler {
     hypothesis.equivalents = EquivalentsOf(cause);
     hypothesis.evidence.push_back({finding.site, finding.step, finding.statistic, finding.observed,
                                    finding.expected_low, finding.expected_high, finding.note});
+    if (!cause.exact) {
+      hypothesis.evidence.push_back({finding.site, finding.detected, Statistic::kNone, finding.score, 0, 1,
+                                     "Evidence at the alarm, in multiples of the alarm level."});
+      hypothesis.evidence.push_back({finding.site, finding.detected, Statistic::kNone, cause.excess, 0, kOwnExcess,
+                                     "Change of its own beyond what its inputs account for, in powers of two."});
+    }
     for (const MarkEntry& mark : topology.marks) {
       if (mark.step > finding.step + kSameStep || mark.step + kQuietSteps < finding.step) continue;
       hypothesis.evidence.push_back({kNoSite, mark.step, Statistic::kNone, 0, 0, 0, "Announced then: " + mark.text});

@@ -13,6 +13,7 @@ using namespace threshold;
 
 constexpr std::size_t kMaxCauses = 8;           // per incident; more of them help nobody
 constexpr double kLossInputChange = 1.5;        // log2: a loss whose inputs moved by more is a symptom of them
+constexpr double kBatchSigmas = 5.0;            // of the input's own spread
 constexpr double kFallbackEvidence = 0.5;
 
 class CauseFinder {
@@ -22,15 +23,16 @@ class CauseFinder {
         suspects_(FindSuspects(detectors, alarm_step)) {}
 
   std::vector<Cause> Find() {
-    AddCollapse();
     // Where nothing passes at the candidate level, weak mechanisms get a second look at half of it.
     for (const double level : {kCandidateLevel, 0.5 * kCandidateLevel}) {
       for (const Suspect& suspect : suspects_) Judge(suspect, level);
       if (found_any_) break;
     }
     std::stable_sort(causes_.begin(), causes_.end(), [](const Cause& a, const Cause& b) {
-      return a.explained != b.explained ? b.explained : Earlier(a, b);
+      const int rank_a = (a.fallback ? 2 : 0) + (a.explained ? 1 : 0), rank_b = (b.fallback ? 2 : 0) + (b.explained ? 1 : 0);
+      return rank_a != rank_b ? rank_a < rank_b : Earlier(a, b);
     });
+    AddCollapse();
     if (causes_.empty() && !suspects_.empty()) AddFallback(suspects_.front());
     if (causes_.size() > kMaxCauses) causes_.resize(kMaxCauses);
     SplitOverCauses(detectors_, causes_);
@@ -52,7 +54,7 @@ class CauseFinder {
         "The gradients of all parameters shrank together although those of the activations did not: something between "
         "backward and the optimizer (clipping, unscaling, averaging) takes them away.";
     cause.excess = 9;
-    causes_.push_back(std::move(cause));
+    causes_.insert(causes_.begin(), std::move(cause));
   }
 
   void Judge(const Suspect& suspect, double level) {
@@ -65,6 +67,7 @@ class CauseFinder {
       case Side::kLoss:
         if (LossInputsMoved(suspect)) return;
         cause = mechanism_.Describe(suspect, suspect.tick);
+        if (BatchMoved(suspect, cause)) return;
         break;
       case Side::kBatch:
       case Side::kUpdate:
@@ -123,6 +126,26 @@ class CauseFinder {
     for (std::uint32_t i = 0; i < detectors_.graph().node_count(); ++i) {
       if (!detectors_.graph().nodes()[i].sink) continue;
       if (std::fabs(tensors.node(i).forward_level.DeviationOrZero(tick)) > kLossInputChange) return true;
+    }
+    return false;
+  }
+
+  // An input that moved at the same step, though below the alarm level, may be all there is to a harder loss (a
+  // curriculum): not the labels' fault, and not certain enough to be the data's.
+  bool BatchMoved(const Suspect& suspect, Cause cause) {
+    const TensorSeries& tensors = detectors_.tensors();
+    const std::uint64_t tick = tensors.TickOf(suspect.step);
+    for (std::uint32_t i = 0; i < detectors_.graph().batches().size(); ++i) {
+      const Series& batch = tensors.batch(i);
+      const double change = std::fabs(batch.DeviationOrZero(tick));
+      if (change < kOwnExcess || change < kBatchSigmas * batch.sigma(kLevelSigmaFloor)) continue;
+      cause = mechanism_.Describe({Side::kBatch, i, suspect.step, tick, suspect.evidence}, tick);
+      cause.finding.score = suspect.evidence;
+      cause.finding.detected = alarm_step_;
+      cause.finding.equivalents = {"LABEL_ANOMALY", "an intended change of the data (a curriculum)"};
+      cause.fallback = true;
+      Keep(std::move(cause));
+      return true;
     }
     return false;
   }

@@ -35,6 +35,13 @@ void RankInference::OnFrame(const StepFrame& frame, std::vector<Transition>& tra
 
 void RankInference::AddFinding(Finding finding) {
   if (findings_.size() >= kMaxFindings) return;  // the first ones are the causes
+  // Several parameter groups or optimizers show one mistake.
+  for (const Cause& known : findings_) {
+    if (known.finding.kind == finding.kind && known.finding.module == finding.module &&
+        known.finding.step == finding.step) {
+      return;
+    }
+  }
   Cause cause;
   cause.exact = true;
   cause.chain = NonfiniteChain(detectors_, finding);

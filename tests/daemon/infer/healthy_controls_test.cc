@@ -1,0 +1,155 @@
+// Healthy runs that fool fixed thresholds. Each must stay HEALTHY, without a single hypothesis.
+#include <gtest/gtest.h>
+
+#include "tests/daemon/infer/engine_driver.h"
+
+namespace neuraldbg::testing {
+namespace {
+
+constexpr std::uint64_t kSteps = 400;
+
+void ExpectHealthy(const SyntheticRun& run, const SyntheticRun::Hook& hook, std::uint64_t steps = kSteps) {
+  EngineDriver driver(run);
+  driver.Run(0, steps, hook);
+  const Diagnosis diagnosis = driver.engine.Diagnose();
+  EXPECT_EQ(VerdictName(diagnosis.verdict), "HEALTHY");
+  for (const Hypothesis& hypothesis : diagnosis.hypotheses) ADD_FAILURE() << hypothesis.summary;
+}
+
+TEST(HealthyControls, PlainRun) {
+  const SyntheticRun run;
+  ExpectHealthy(run, nullptr, 2000);
+}
+
+TEST(HealthyControls, WarmUpFromZeroWithKeyBiasWithoutGradient) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [&](StepValues& v) {
+    v.learning_rate = 1e-3F * std::min(1.0F, static_cast<float>(v.step) / 40.0F);
+    if (v.step == 0) std::fill(v.changed.begin(), v.changed.end(), std::uint8_t{0});
+    v.gradient_level[run.ParameterOf("l1.bias")] = -60;  // zero by algebra, so Adam moves it by noise or not at all
+    v.changed[run.ParameterOf("l1.bias")] = 0;
+  });
+}
+
+TEST(HealthyControls, ZeroInitialisedBranch) {
+  SyntheticRun run;
+  for (ParameterInitEntry& init : run.topology.parameter_inits) {
+    if (run.topology.sites[init.site].name == "l2.weight") init.sum_squares = 0;
+  }
+  ExpectHealthy(run, [&](StepValues& v) {
+    if (v.step == 0) v.gradient_level[run.ParameterOf("l1.weight")] = -60;  // nothing flows back through a zero weight
+    const float grown = std::min(0.0F, -8.0F + 0.25F * static_cast<float>(v.step));
+    v.parameter_level[run.ParameterOf("l2.weight")] += grown;
+  });
+}
+
+TEST(HealthyControls, AmpSkipsSteps) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [&](StepValues& v) {
+    v.loss_scale = v.step < 4 ? std::exp2(16.0F - static_cast<float>(v.step)) : std::exp2(12.0F);
+    if (v.step >= 200) v.loss_scale *= 2;
+    if (v.step >= 4 && v.step != 200) return;
+    v.applied = false;
+    v.found_inf = true;
+    std::fill(v.changed.begin(), v.changed.end(), std::uint8_t{0});
+    for (std::uint32_t i = 0; i < run.NodeOf("a2"); ++i) v.backward_nan[i] = 4;
+  });
+}
+
+TEST(HealthyControls, FrozenParameters) {
+  SyntheticRun run;
+  for (SiteEntry& site : run.topology.sites) {
+    if (site.role == SiteRole::kParameter && site.module == "l0") site.requires_grad = false;
+  }
+  ExpectHealthy(run, [&](StepValues& v) {
+    v.requires_grad[run.NodeOf("l0")] = 0;
+    for (const char* name : {"l0.weight", "l0.bias"}) {
+      v.changed[run.ParameterOf(name)] = 0;
+      v.has_gradient[run.ParameterOf(name)] = 0;
+    }
+  });
+}
+
+// Micro-batches are merged before the engine; what it sees is more elements a step, and a size that changes.
+TEST(HealthyControls, GradientAccumulationAndBatchRamp) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [&](StepValues& v) {
+    const float factor = v.step < 120 ? 1.0F : v.step < 240 ? 4.0F : 16.0F;
+    for (float& numel : v.numel) numel *= factor;
+    v.root_level -= std::log2(factor);  // mean-reduced: a gradient element is 1/batch
+  });
+}
+
+TEST(HealthyControls, GradientsClearedBetweenForwardAndBackward) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [&](StepValues& v) { v.dirty = v.step > 0; });
+}
+
+TEST(HealthyControls, WarmRestartsOfTheLearningRate) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [&](StepValues& v) {
+    const float angle = 3.14159F * static_cast<float>(v.step % 60) / 60.0F;
+    v.learning_rate = 1e-3F * (0.5F + 0.5F * std::cos(angle));
+    for (float& level : v.update_level) level += std::log2(v.learning_rate / 1e-3F);
+  });
+}
+
+TEST(HealthyControls, ScheduleThatDecaysToZero) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [&](StepValues& v) {
+    v.learning_rate = std::max(0.0F, 1e-3F * (1.0F - static_cast<float>(v.step) / 380.0F));
+    if (v.learning_rate == 0) std::fill(v.changed.begin(), v.changed.end(), std::uint8_t{0});
+  });
+}
+
+TEST(HealthyControls, ExpertThatSeesAVaryingShareOfTheBatch) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [&](StepValues& v) {
+    const std::uint32_t expert = run.NodeOf("a1");
+    v.absent[expert] = v.step % 3 == 0 ? 1 : 0;
+    v.numel[expert] = static_cast<float>(1 + v.step * 37 % 900);
+    v.dead_share[expert] = v.step % 5 == 0 && v.step > 100 ? 1.0F : 0.05F;
+  });
+}
+
+TEST(HealthyControls, SlowDriftOfEveryLevel) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [&](StepValues& v) {
+    for (float& gain : v.forward_gain) gain += 0.004F * static_cast<float>(std::min<std::uint64_t>(v.step, 300));
+  });
+}
+
+TEST(HealthyControls, DroppedRecordsAreNotSilence) {
+  const SyntheticRun run;
+  EngineDriver driver(run);
+  driver.Run(0, kSteps, [&](StepValues& v) {
+    v.absent[run.NodeOf("a1")] = v.step > 100 ? 1 : 0;
+    v.missing = v.step > 100 ? 2 : 0;
+  });
+  const Diagnosis diagnosis = driver.engine.Diagnose();
+  EXPECT_EQ(VerdictName(diagnosis.verdict), "HEALTHY");
+  EXPECT_TRUE(diagnosis.blind_spots.empty());
+}
+
+TEST(HealthyControls, SilentSiteIsABlindSpotAndNoFault) {
+  const SyntheticRun run;
+  EngineDriver driver(run);
+  driver.Run(0, kSteps, [&](StepValues& v) { v.absent[run.NodeOf("a1")] = v.step > 100 ? 1 : 0; });
+  const Diagnosis diagnosis = driver.engine.Diagnose();
+  EXPECT_EQ(VerdictName(diagnosis.verdict), "HEALTHY");
+  ASSERT_EQ(diagnosis.blind_spots.size(), 1U);
+  EXPECT_EQ(diagnosis.blind_spots.front().site, run.NodeOf("a1"));
+  EXPECT_EQ(diagnosis.blind_spots.front().step, 101U);
+}
+
+TEST(HealthyControls, FewStepsAreIncompleteData) {
+  const SyntheticRun run;
+  EngineDriver driver(run);
+  driver.Run(0, 9);
+  EXPECT_EQ(VerdictName(driver.engine.Diagnose().verdict), "INCOMPLETE_DATA");
+  driver.Run(9, 10);
+  EXPECT_EQ(VerdictName(driver.engine.Diagnose().verdict), "HEALTHY");
+}
+
+}  // namespace
+}  // namespace neuraldbg::testing
