@@ -89,18 +89,22 @@ void IngestLoop::LookForSegments(Clock::time_point now) {
 
 std::size_t IngestLoop::TurnAll(Clock::time_point now) {
   if (now < store_retry_at_) return 0;
+  PutAwaitingFirst();
   std::size_t drained = 0;
   const auto open = [this](const StoredRun& run) { return OpenSession(run); };
   for (const auto& driver : drivers_) {
     const absl::StatusOr<std::size_t> turn = driver->Turn(open, now);
     if (!turn.ok()) {
-      // The engine is ahead of the store by this commit: no other rank may store a snapshot before it.
       StoreFailed(turn.status(), now);
       return drained;
     }
     drained += *turn;
   }
   return drained;
+}
+
+void IngestLoop::PutAwaitingFirst() {
+  std::stable_partition(drivers_.begin(), drivers_.end(), [](const auto& driver) { return driver->awaiting_store(); });
 }
 
 void IngestLoop::StoreFailed(const absl::Status& status, Clock::time_point now) {
@@ -203,6 +207,7 @@ absl::StatusOr<RunSession*> IngestLoop::OpenSession(const StoredRun& run) {
 
 void IngestLoop::FlushAll() {
   const Clock::time_point now = Clock::now();
+  PutAwaitingFirst();
   for (const auto& driver : drivers_) {
     if (const absl::Status status = driver->Flush(now); !status.ok()) {
       // Not lost: the records stay in shared memory and the next daemon finds them.

@@ -68,6 +68,9 @@ class IngestLoop {
 
   void LookForSegments(Clock::time_point now);
   std::size_t TurnAll(Clock::time_point now);
+  // The driver whose commit the store refused goes first: the engine is ahead of the store by that commit, so no other
+  // rank may store a snapshot before it. There is at most one.
+  void PutAwaitingFirst();
   void RemoveEnded();
   void EndRun(RunSession& session);
   void CloseOrphans(Clock::time_point now);
