@@ -78,7 +78,6 @@ def resnet() -> nn.Module:
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),
         nn.ReLU(inplace=True),
-        ResidualBlock(8, 8),
         ResidualBlock(8, 16),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
