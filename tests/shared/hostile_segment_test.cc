@@ -61,6 +61,11 @@ TEST_F(HostileSegmentTest, ReaderRefusesWhatItDoesNotUnderstand) {
   WriteHeader(path, header, true);
   EXPECT_EQ(AttachError(path), Errc::kBadLayout);
 
+  header = good;
+  header.offsets.records -= 4096;
+  WriteHeader(path, header, true);
+  EXPECT_EQ(AttachError(path), Errc::kBadLayout) << "offsets that do not follow from the geometry";
+
   WriteHeader(path, good, false);
   EXPECT_EQ(AttachError(path), Errc::kOk);
 }
