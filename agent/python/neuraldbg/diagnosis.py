@@ -114,7 +114,13 @@ class Report:
                 [*lines, f"Why      {self.error}", "Next     start neuraldbgd, then neuraldbgctl diagnose"]
             )
         for hypothesis in self.hypotheses:
-            lines.append(f"Why      {hypothesis.summary} (confidence {hypothesis.confidence:.2f})")
+            place = hypothesis.module or hypothesis.phase
+            whose = "all ranks" if hypothesis.rank < 0 else f"rank {hypothesis.rank}"
+            lines.append(
+                f"Cause    {hypothesis.kind} in {place}, {whose}, step {hypothesis.step}"
+                f" (confidence {hypothesis.confidence:.0%})"
+            )
+            lines.append(f"Why      {hypothesis.summary}")
             lines.extend(
                 f"         {evidence.site}: {evidence.note}" for evidence in hypothesis.evidence if evidence.note
             )
