@@ -27,7 +27,7 @@ unset(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
 
 # lib<name>.so[.version] -> lib<name>.a beside it; a library without an archive keeps its shared form.
 function(neuraldbg_use_archive target)
-  foreach(property IMPORTED_LOCATION IMPORTED_LOCATION_NONE)
+  foreach(property IMPORTED_LOCATION IMPORTED_LOCATION_NONE IMPORTED_LOCATION_RELEASE)
     get_target_property(location ${target} ${property})
     if(NOT location)
       continue()
@@ -47,6 +47,11 @@ if(NEURALDBG_STATIC_GRPC)
       neuraldbg_use_archive(${target})
     endif()
   endforeach()
+  # re2 comes from pkg-config, as a bare "-lre2".
+  find_library(NEURALDBG_RE2_ARCHIVE libre2.a)
+  if(TARGET re2::re2 AND NEURALDBG_RE2_ARCHIVE)
+    set_target_properties(re2::re2 PROPERTIES INTERFACE_LINK_LIBRARIES "${NEURALDBG_RE2_ARCHIVE};Threads::Threads")
+  endif()
 endif()
 
 function(neuraldbg_link_grpc target)

@@ -87,8 +87,15 @@ std::vector<int> GrpcServer::Impl::Build(const std::vector<ListenAddress>& wante
     const std::string uri = wanted[i].is_unix() ? "unix:" + wanted[i].unix_path : wanted[i].text;
     builder.AddListeningPort(uri, grpc::InsecureServerCredentials(), &ports[i]);
   }
-  const PrivateUmask only_owner;
-  server = builder.BuildAndStart();
+  {
+    const PrivateUmask only_owner;
+    server = builder.BuildAndStart();
+  }
+  if (server == nullptr) return ports;
+  // "" is set by gRPC itself; Kubernetes may probe a service by its name.
+  for (const char* name : {"RunService", "SeriesService", "EventService", "DiagnosisService"}) {
+    server->GetHealthCheckService()->SetServingStatus(absl::StrCat("neuraldbg.v1.", name), true);
+  }
   return ports;
 }
 

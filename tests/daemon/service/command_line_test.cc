@@ -1,0 +1,104 @@
+// Goal: the command line is what docs/cli.md says, and tables fit. Method: the parser, the tables and the completion
+// scripts by themselves.
+#include <gmock/gmock.h>
+
+#include "daemon/cli/arguments.h"
+#include "daemon/cli/completion.h"
+#include "daemon/cli/exit_codes.h"
+#include "daemon/cli/output.h"
+
+namespace neuraldbg {
+namespace {
+
+using ::testing::HasSubstr;
+
+Arguments Parse(const std::vector<std::string>& words) {
+  const absl::StatusOr<ParsedArguments> parsed = ParseArguments(words);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.ok() ? parsed->arguments : Arguments{};
+}
+
+TEST(ArgumentsTest, RunIsPositionalOrAnOption) {
+  EXPECT_EQ(Parse({"diagnose", "gpt#2"}).run, "gpt#2");
+  EXPECT_EQ(Parse({"diagnose", "--run", "gpt#2"}).run, "gpt#2");
+  EXPECT_EQ(Parse({"diagnose"}).run, "");
+}
+
+TEST(ArgumentsTest, GlobalOptionsStandAnywhere) {
+  EXPECT_EQ(Parse({"-o", "json", "ranks", "gpt"}).format, OutputFormat::kJson);
+  EXPECT_EQ(Parse({"ranks", "gpt", "-o", "jsonl"}).format, OutputFormat::kJsonl);
+  EXPECT_EQ(Parse({"ranks", "gpt", "--output=json"}).format, OutputFormat::kJson);
+  EXPECT_EQ(Parse({"--address", "status", "runs"}).address, "status");
+}
+
+TEST(ArgumentsTest, SeriesTakesAllItsOptions) {
+  const Arguments arguments = Parse({"series", "gpt", "--site", "a", "--site", "b", "--statistic", "rms", "--rank", "1",
+                                     "--from", "3", "--to", "9", "--max-points", "5"});
+  EXPECT_THAT(arguments.sites, ::testing::ElementsAre("a", "b"));
+  EXPECT_EQ(arguments.from_step, 3u);
+  EXPECT_EQ(arguments.to_step, 9u);
+  EXPECT_EQ(arguments.rank, 1u);
+}
+
+TEST(ArgumentsTest, Mistakes_AreUsageErrorsThatNameTheWord) {
+  const std::vector<std::vector<std::string>> mistakes = {{"dignose"},
+                                                          {"--frobnicate"},
+                                                          {"runs", "-o", "xml"},
+                                                          {"series", "gpt", "--from", "y"},
+                                                          {"runs", "--follow"},
+                                                          {"completion", "tcsh"},
+                                                          {"ranks", "gpt", "extra"},
+                                                          {"series", "--from", "-1"},
+                                                          {"top", "--interval", "0"}};
+  for (const auto& words : mistakes) {
+    const absl::Status status = ParseArguments(words).status();
+    EXPECT_EQ(ExitCodeOf(status), kExitUsage) << words.back();
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words.back()));
+  }
+  EXPECT_EQ(ExitCodeOf(ParseArguments({}).status()), kExitUsage);
+}
+
+TEST(ArgumentsTest, HelpAndVersionArePrinted) {
+  EXPECT_THAT(*ParseArguments({"--help"})->print, HasSubstr("diagnose"));
+  EXPECT_THAT(*ParseArguments({"series", "--help"})->print, HasSubstr("--statistic"));
+  EXPECT_THAT(*ParseArguments({"--version"})->print, HasSubstr(NEURALDBG_VERSION));
+}
+
+TEST(CompletionTest, EveryVerbAndOptionIsInEveryScript) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const std::string script = CompletionScript(shell);
+    for (const VerbRow& verb : Verbs()) {
+      EXPECT_THAT(script, HasSubstr(std::string(verb.name))) << shell;
+      for (const Option option : verb.options) {
+        const std::string names(RowOf(option).names);
+        const std::size_t dashes = names.find("--");
+        if (dashes == std::string::npos) continue;
+        EXPECT_THAT(script, HasSubstr(names.substr(dashes + 2))) << shell;
+      }
+    }
+  }
+}
+
+TEST(TableTest, FitsTheWidthByCuttingTheWidestText) {
+  Table table({{"SITE"}, {"STEP", true}});
+  table.AddRow({"transformer.blocks.11.attention.projection:output", "123456"});
+  const std::string cut = table.Render(40);
+  for (std::size_t begin = 0, end; (end = cut.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    EXPECT_LE(end - begin, 40u + 2) << "the ellipsis has three bytes";
+  }
+  EXPECT_THAT(cut, HasSubstr("123456"));
+  EXPECT_THAT(cut, HasSubstr(":output")) << "the end of a name tells more than its middle";
+  EXPECT_THAT(table.Render(0), HasSubstr("transformer.blocks.11.attention.projection:output"));
+}
+
+TEST(ExitCodeTest, AreTheDocumentedNumbers) {
+  EXPECT_EQ(ExitCodeOf(v1::Diagnosis::HEALTHY), 0);
+  EXPECT_EQ(ExitCodeOf(v1::Diagnosis::FAULT), 1);
+  EXPECT_EQ(ExitCodeOf(v1::Diagnosis::UNSURE), 5);
+  EXPECT_EQ(ExitCodeOf(v1::Diagnosis::INCOMPLETE_DATA), 5);
+  EXPECT_EQ(ExitCodeOf(absl::UnavailableError("")), 3);
+  EXPECT_EQ(ExitCodeOf(absl::NotFoundError("")), 4);
+}
+
+}  // namespace
+}  // namespace neuraldbg
