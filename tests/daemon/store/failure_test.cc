@@ -155,7 +155,10 @@ TEST(StoreFailureTest, AKilledWriterLeavesAConsistentStore) {
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself with " << WEXITSTATUS(status);
-    ASSERT_EQ(IntegrityOf(directory.path()), "ok") << "round " << round;
+    // The very first writer may die before it has made the file.
+    if (std::filesystem::exists(directory.path() + "/neuraldbg.db")) {
+      ASSERT_EQ(IntegrityOf(directory.path()), "ok") << "round " << round;
+    }
     auto store = Store::Open(directory.path());
     ASSERT_TRUE(store.ok()) << store.status();
     ExpectConsistent(**store);
