@@ -13,7 +13,7 @@ namespace neuraldbg {
 namespace {
 
 constexpr const char* kSteps = "400";
-constexpr const char* kNanStep = "300";
+constexpr const char* kNanStep = "100";
 constexpr int kKills = 10;
 
 struct Outcome {
