@@ -171,6 +171,30 @@ def test_observed_outputs_of_any_structure(attach: Any) -> None:
     assert "nothing:output" not in segment.planned()
 
 
+class Untouchable(torch.Tensor):
+    """A tensor subclass that refuses to be looked at."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") == "detach":
+            raise RuntimeError("hands off")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_a_tensor_that_cannot_be_observed_costs_one_line(attach: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.as_subclass(Untouchable)
+
+    model = nn.Sequential(nn.Linear(2, 2), Odd())
+    session = attach(model)
+    for _ in range(2):
+        model(torch.ones(1, 2)).as_subclass(Tensor).sum().backward()
+        session.step()
+    assert sum("Odd is not observed: hands off" in line for line in caplog.messages) == 1
+    assert len(Segment(session.status().segment).of("0:output.grad")) == 2
+
+
 def test_watch_limits_what_is_observed(attach: Any) -> None:
     model = MODELS["gpt"]()
     session = attach(model, watch=r"blocks\.1")

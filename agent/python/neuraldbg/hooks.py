@@ -16,6 +16,7 @@ marked as not to be compiled as a frame, and runs eagerly beside the graph, at n
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ from torch import Tensor, nn
 
 from neuraldbg import ops
 from neuraldbg.batch import input_tensors, samples_in
+
+logger = logging.getLogger("neuraldbg")
 
 ATTRIBUTE = "_neuraldbg"
 
@@ -87,6 +90,14 @@ def _observe_with_gradient(tensor: Tensor, slot: Tensor, gradient_slot: Tensor |
         tensor.register_hook(lambda gradient: ops.observe(gradient, gradient_slot))
 
 
+def _failed(module: nn.Module, error: Exception) -> None:
+    """A tensor that cannot be observed (a subclass with a mind of its own): said once, and the module is left alone."""
+    slots = slots_of(module)
+    if slots is not None:
+        slots.output = slots.input = None
+    logger.warning("neuraldbg: %s is not observed: %s", type(module).__name__, error)
+
+
 class _OutputHook(_SharedHook):
     """Forward hook: the module's output and, through it, its gradient."""
 
@@ -94,9 +105,12 @@ class _OutputHook(_SharedHook):
         slots = module._neuraldbg
         if slots is None or slots.output is None:
             return
-        tensor = observable(output)
-        if tensor is not None:
-            _observe_with_gradient(tensor, slots.output, slots.gradient)
+        try:
+            tensor = observable(output)
+            if tensor is not None:
+                _observe_with_gradient(tensor, slots.output, slots.gradient)
+        except Exception as error:
+            _failed(module, error)
 
 
 class _InputHook(_SharedHook):
@@ -106,11 +120,14 @@ class _InputHook(_SharedHook):
         slots = module._neuraldbg
         if slots is None or slots.input is None:
             return
-        tensor = observable(args)
-        if tensor is None:
-            tensor = observable(kwargs)
-        if tensor is not None:
-            _observe_with_gradient(tensor, slots.input, slots.input_gradient)
+        try:
+            tensor = observable(args)
+            if tensor is None:
+                tensor = observable(kwargs)
+            if tensor is not None:
+                _observe_with_gradient(tensor, slots.input, slots.input_gradient)
+        except Exception as error:
+            _failed(module, error)
 
 
 class _RootHook(_SharedHook):
