@@ -1,4 +1,5 @@
-// The normal of one series, learned from the run itself: a robust line through the last samples and the spread about it.
+// The normal of one series, learned from the run itself: a robust line through the last samples and the spread about
+// it.
 //
 // Owner: a Series. Not thread-safe. Only the series decides which samples enter (late, and never flagged ones).
 #pragma once

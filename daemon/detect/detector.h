@@ -3,8 +3,8 @@
 // A detector is a plain value with
 //   void Observe(const Observation& observation, DetectorOutput& output);   // one call per training step, in order
 //   template <typename Archive> void Visit(Archive& archive);               // its whole state, for snapshots
-// It gets no clock, no I/O and no threads, so that a replay of the same frames gives the same answers. It keeps state by
-// node or parameter of the graph and never by step.
+// It gets no clock, no I/O and no threads, so that a replay of the same frames gives the same answers. It keeps state
+// by node or parameter of the graph and never by step.
 //
 // Two things come out. A Finding is exact: the records show a violated rule, whatever the statistics say. A regime is
 // what a site is in at this step; RegimeBook turns changes of it into transitions.
@@ -28,16 +28,17 @@ struct Finding {
   Phase phase = Phase::kForward;
   std::int32_t order = 0;  // within (step, phase): position in the pass, earlier first
   bool weak = false;       // an exact observation with more than one possible reason: sorts with the statistics
+  bool uncertain = false;  // the step did not observe what would tell this from its neighbours: never more than UNSURE
   double score = 50;       // how far out, comparable with the evidence of statistical candidates
   Statistic statistic = Statistic::kNone;
   double observed = 0, expected_low = 0, expected_high = 0;
-  std::string note;        // one sentence for people
+  std::string note;  // one sentence for people
   std::vector<std::string> equivalents;
 
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, kind, site, module, step, detected, phase, order, weak, score, statistic, observed, expected_low,
-           expected_high, note, equivalents);
+    Fields(archive, kind, site, module, step, detected, phase, order, weak, uncertain, score, statistic, observed,
+           expected_low, expected_high, note, equivalents);
   }
 };
 
@@ -105,9 +106,9 @@ class RegimeBook {
   void Enter(const Observation& observation, std::uint32_t rank, std::uint32_t incarnation,
              std::vector<Transition>& out);
 
-  std::vector<Entry> entries_;             // by site
-  std::vector<std::uint32_t> unhealthy_;   // ascending
-  std::vector<Proposal> proposals_;        // of this step only
+  std::vector<Entry> entries_;            // by site
+  std::vector<std::uint32_t> unhealthy_;  // ascending
+  std::vector<Proposal> proposals_;       // of this step only
 };
 
 struct DetectorOutput {

@@ -9,9 +9,9 @@ namespace {
 
 using namespace threshold;
 
-constexpr std::uint32_t kUphillSteps = 5;   // dev: momentum keeps a healthy net uphill for at most three
+constexpr std::uint32_t kUphillSteps = 5;  // dev: momentum keeps a healthy net uphill for at most three
 constexpr float kUphillCosine = 0.1F;
-constexpr std::uint64_t kFlowStart = 1;     // step 0 has nothing before it
+constexpr std::uint64_t kFlowStart = 1;  // step 0 has nothing before it
 
 bool HasGradient(float level) { return std::isfinite(level) && level > kLevelFloor; }
 
@@ -121,8 +121,10 @@ void GradientFlowDetector::CheckStarved(const Observation& observation, const Te
     } else if (graph[i].requires_grad && !routed) {
       if (state.run == 0) state.since = observation.step;
       // Steps between two observations count only if both of them were without.
-      state.run += state.run == 0 ? 1 : static_cast<std::uint32_t>(
-          std::min<std::uint64_t>(observation.step - state.last, kNoGradientSteps));
+      state.run +=
+          state.run == 0
+              ? 1
+              : static_cast<std::uint32_t>(std::min<std::uint64_t>(observation.step - state.last, kNoGradientSteps));
       if (state.run >= kNoGradientSteps && state.seen) {
         output.regimes.Propose(graph[i].site, Phase::kGradientSync, Regime::kNoGradient, Statistic::kGradientRms, 0, 0,
                                0);
@@ -188,10 +190,12 @@ void GradientFlowDetector::CheckScaler(const Observation& observation, DetectorO
                          count, 0, kScalerShare * kScalerWindow);
   if (stalled_told_) return;
   stalled_told_ = true;
-  Finding finding = MakeFinding(observation, HypothesisKind::SCALER_STALLED, Phase::kOptimizer,
-                                "The loss scaler keeps finding non-finite gradients and skips more than a quarter of the steps.");
-  finding.step = observation.step - std::min<std::uint64_t>(observation.step,
-                                                            static_cast<std::uint64_t>(std::bit_width(skipped_bits_) - 1));
+  Finding finding =
+      MakeFinding(observation, HypothesisKind::SCALER_STALLED, Phase::kOptimizer,
+                  "The loss scaler keeps finding non-finite gradients and skips more than a quarter of the steps.");
+  finding.step =
+      observation.step -
+      std::min<std::uint64_t>(observation.step, static_cast<std::uint64_t>(std::bit_width(skipped_bits_) - 1));
   finding.statistic = Statistic::kSkippedTotal;
   finding.site = observation.graph->step_site();
   finding.observed = count;

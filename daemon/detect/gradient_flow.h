@@ -1,5 +1,5 @@
-// Exact: gradients that were not cleared, a graph that was cut, parameters that stopped getting a gradient, updates that
-// go uphill, and a loss scaler that never recovers.
+// Exact: gradients that were not cleared, a graph that was cut, parameters that stopped getting a gradient, updates
+// that go uphill, and a loss scaler that never recovers.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class GradientFlowDetector {
 
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, nodes_, parameters_, steps_, dirty_from_start_, dirty_run_, dirty_told_, uphill_run_,
-           uphill_since_, cut_told_, starved_told_, skipped_bits_, skipped_seen_, stalled_told_);
+    Fields(archive, nodes_, parameters_, steps_, dirty_from_start_, dirty_run_, dirty_told_, uphill_run_, uphill_since_,
+           cut_told_, starved_told_, skipped_bits_, skipped_seen_, stalled_told_);
   }
 
  private:
@@ -40,7 +40,7 @@ class GradientFlowDetector {
   };
   struct Parameter {
     bool seen = false;
-    std::uint32_t run = 0;        // applied steps without gradient, as far as observed
+    std::uint32_t run = 0;  // applied steps without gradient, as far as observed
     std::uint64_t since = 0, last = 0;
     float first_gain = kNoLevel;  // gradient against the backward site at the start, for accumulation
     template <typename Archive>

@@ -10,8 +10,8 @@ namespace {
 using namespace threshold;
 
 constexpr double kTooSmallToCount = 1e-9;
-constexpr std::size_t kMaxScaleFindings = 2;   // the worst two per family of shapes; more of them name no cause
-constexpr std::size_t kMinimumProfile = 7;     // sites; below, "first" and "last" three overlap
+constexpr std::size_t kMaxScaleFindings = 2;  // the worst two per family of shapes; more of them name no cause
+constexpr std::size_t kMinimumProfile = 7;    // sites; below, "first" and "last" three overlap
 constexpr std::size_t kProfileEdge = 3;
 
 bool EndsWith(const std::string& text, const char* suffix) {
@@ -173,8 +173,9 @@ void DepthProfileDetector::Judge(const Observation& observation, DetectorOutput&
   finding.observed = std::exp2(first);
   finding.expected_low = std::exp2(last - kProfileSpan);
   finding.expected_high = std::exp2(last + kProfileSpan);
-  finding.note = vanishing ? "From the first steps on, gradients shrink by more than 2^14 between the last and the first layers."
-                           : "From the first steps on, gradients grow by more than 2^14 between the last and the first layers.";
+  finding.note =
+      vanishing ? "From the first steps on, gradients shrink by more than 2^14 between the last and the first layers."
+                : "From the first steps on, gradients grow by more than 2^14 between the last and the first layers.";
   output.findings.push_back(std::move(finding));
 }
 

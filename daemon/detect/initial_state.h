@@ -1,5 +1,5 @@
-// Exact, once: parameters whose values before the first update are far off in scale, or all alike. And the depth profile
-// of gradients over the first steps, before any baseline exists.
+// Exact, once: parameters whose values before the first update are far off in scale, or all alike. And the depth
+// profile of gradients over the first steps, before any baseline exists.
 #pragma once
 
 #include <array>

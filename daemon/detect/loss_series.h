@@ -1,4 +1,5 @@
-// The loss: its level, and a CUSUM for sustained shifts that hide in a noisy loss. Clock: every step with a loss record.
+// The loss: its level, and a CUSUM for sustained shifts that hide in a noisy loss. Clock: every step with a loss
+// record.
 #pragma once
 
 #include <array>

@@ -12,8 +12,8 @@ bool AnyParameterBad(const Observation& observation) {
                      [](const ParameterReading& reading) { return reading.value_nonfinite > 0; });
 }
 
-// NaN in a gradient may die on its way (the backward of a ReLU zeroes it). It does harm where it reached a parameter, or,
-// for parameters that this step did not observe, the output of the module that owns one.
+// NaN in a gradient may die on its way (the backward of a ReLU zeroes it). It does harm where it reached a parameter,
+// or, for parameters that this step did not observe, the output of the module that owns one.
 bool HarmsParameters(const Observation& observation) {
   const SiteGraph& graph = *observation.graph;
   for (std::uint32_t i = 0; i < observation.parameters.size(); ++i) {
@@ -129,22 +129,27 @@ bool NonfiniteDetector::FindForward(const Observation& observation, DetectorOutp
       continue;
     }
     const auto consumers = graph.consumers(i);
-    const bool travels = std::any_of(consumers.begin(), consumers.end(), [&](std::uint32_t c) {
-      return observation.forward[c].nonfinite > 0;
-    });
+    const bool travels = std::any_of(consumers.begin(), consumers.end(),
+                                     [&](std::uint32_t c) { return observation.forward[c].nonfinite > 0; });
     if (!loss_bad && !travels && !parameters_bad && observation.backward[i].nonfinite <= 0) continue;
     const GraphNode& node = graph.nodes()[i];
     const TensorReading& reading = observation.forward[i];
     const bool overflow = node.dtype == DType::kFloat16 && reading.infinite > 0 &&
                           max_abs_[i] >= static_cast<float>(kHalfPrecisionHeadroom);
-    Finding finding = MakeFinding(
-        observation, overflow ? HypothesisKind::LOW_PRECISION_OVERFLOW : HypothesisKind::NONFINITE_FORWARD,
-        Phase::kForward, node.site, node.module,
-        overflow ? "float16 output left its range; it had been within a factor of eight of 65504 before."
-                 : "Output holds NaN or Inf although every input of the module was finite.");
+    Finding finding =
+        MakeFinding(observation, overflow ? HypothesisKind::LOW_PRECISION_OVERFLOW : HypothesisKind::NONFINITE_FORWARD,
+                    Phase::kForward, node.site, node.module,
+                    overflow ? "float16 output left its range; it had been within a factor of eight of 65504 before."
+                             : "Output holds NaN or Inf although every input of the module was finite.");
     finding.order = static_cast<std::int32_t>(i);
     finding.statistic = reading.infinite > 0 ? Statistic::kInf : Statistic::kNan;
     finding.observed = static_cast<double>(reading.infinite > 0 ? reading.infinite : reading.nonfinite);
+    // A weight that the optimizer broke between two looks at it shows like this one step later.
+    const auto owned = graph.parameters_of(i);
+    const bool unseen = std::any_of(owned.begin(), owned.end(), [&](std::uint32_t p) {
+      return observation.rotation_groups > 1 && !observation.parameters[p].present;
+    });
+    if (unseen) finding.equivalents.push_back("NONFINITE_PARAMETER");
     if (!overflow && node.dtype == DType::kFloat16) finding.equivalents.push_back("LOW_PRECISION_OVERFLOW");
     output.findings.push_back(std::move(finding));
     return true;
@@ -154,12 +159,16 @@ bool NonfiniteDetector::FindForward(const Observation& observation, DetectorOutp
 
 bool NonfiniteDetector::FindLoss(const Observation& observation, DetectorOutput& output) const {
   if (!observation.loss.present || observation.loss.finite) return false;
-  Finding finding = MakeFinding(observation, HypothesisKind::NONFINITE_LOSS, Phase::kLoss,
-                                observation.graph->loss_site(), "",
-                                "The loss is not finite although the model's outputs are.");
+  Finding finding =
+      MakeFinding(observation, HypothesisKind::NONFINITE_LOSS, Phase::kLoss, observation.graph->loss_site(), "",
+                  "The loss is not finite although the model's outputs are.");
   finding.statistic = Statistic::kLoss;
   finding.observed = static_cast<double>(observation.loss.value);
-  if (observation.loss.label_count <= 0) {
+  if (!observation.tensors_observed) {
+    finding.uncertain = true;
+    finding.note = "The loss is not finite; the tensors of this step were not observed, so the producer is unknown.";
+    finding.equivalents = {"NONFINITE_FORWARD", "DATA_NONFINITE", "NONFINITE_PARAMETER"};
+  } else if (observation.loss.label_count <= 0) {
     finding.note = "The loss is not finite because no label counts towards it: all are ignored.";
     finding.equivalents.push_back("LABEL_ANOMALY");
   }
@@ -214,6 +223,11 @@ bool NonfiniteDetector::FindParameter(const Observation& observation, DetectorOu
       by_gradient ? Phase::kGradientSync : Phase::kOptimizer, parameters[index].site, parameters[index].module,
       by_gradient ? "The parameter's gradient is not finite although the gradients of activations are."
                   : "The optimizer wrote NaN or Inf from finite gradients.");
+  if (!observation.tensors_observed) {
+    finding.uncertain = true;
+    finding.note = "A parameter or its gradient is not finite; the tensors of this step were not observed.";
+    finding.equivalents = {by_gradient ? "NONFINITE_PARAMETER" : "NONFINITE_BACKWARD", "NONFINITE_FORWARD"};
+  }
   finding.order = static_cast<std::int32_t>(index);
   finding.statistic = by_gradient ? Statistic::kGradientNonfinite : Statistic::kValueNonfinite;
   finding.observed = static_cast<double>(by_gradient ? observation.parameters[index].gradient_nonfinite

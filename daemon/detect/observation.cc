@@ -11,8 +11,8 @@ float Or(const Sample& sample, Statistic statistic, float fallback) {
   return sample.Has(statistic) ? sample.Get(statistic) : fallback;
 }
 
-// Counts and enums travel as floats; the bytes behind them are not ours, so NaN and out-of-range values must not reach a
-// conversion.
+// Counts and enums travel as floats; the bytes behind them are not ours, so NaN and out-of-range values must not reach
+// a conversion.
 std::uint32_t CountOr(const Sample& sample, Statistic statistic, std::uint32_t fallback, std::uint32_t largest) {
   const float value = Or(sample, statistic, kNoLevel);
   return value >= 0 && value <= static_cast<float>(largest) ? static_cast<std::uint32_t>(value) : fallback;

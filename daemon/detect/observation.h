@@ -18,7 +18,7 @@ inline constexpr float kNoLevel = std::numeric_limits<float>::quiet_NaN();
 struct TensorReading {
   bool present = false;
   std::uint16_t flags = 0;
-  float level = kNoLevel;   // log2 rms over finite elements; kLevelFloor when all are zero
+  float level = kNoLevel;  // log2 rms over finite elements; kLevelFloor when all are zero
   float numel = 0;
   float nonfinite = 0, infinite = 0;
   float dead_share = kNoLevel, saturated_share = kNoLevel, zero_share = kNoLevel;
@@ -29,7 +29,7 @@ struct ParameterReading {
   bool present = false;
   bool gradient_present = false;
   bool has_bits = false;
-  bool changed = true;         // meaningful if has_changed
+  bool changed = true;  // meaningful if has_changed
   bool has_changed = false;
   std::uint64_t bits = 0;
   float level = kNoLevel, gradient_level = kNoLevel, update_level = kNoLevel, cosine = kNoLevel;
@@ -53,7 +53,7 @@ struct Observation {
   const SiteGraph* graph = nullptr;
   std::uint64_t step = 0;
   bool applied = false, complete = false, found_inf = false, dirty = false, has_step = false;
-  bool sharp = false;           // complete and without drops: silence of a planned site means something
+  bool sharp = false;  // complete and without drops: silence of a planned site means something
   bool tensors_observed = false;
   std::uint32_t rotation_groups = 1;
   std::uint32_t shed_level = 0;

@@ -15,8 +15,8 @@ constexpr double kSmallestRate = 1e-12;
 }  // namespace
 
 double ParameterTrack::UpdateEvidence(std::uint64_t tick) const {
-  const double relation = static_cast<double>(
-      std::min(update_per_rate.Evidence(tick), update_per_gradient.Evidence(tick)));
+  const double relation =
+      static_cast<double>(std::min(update_per_rate.Evidence(tick), update_per_gradient.Evidence(tick)));
   return std::min(relation * kGainMinimum / 2.0, static_cast<double>(update_level.Evidence(tick)));
 }
 
@@ -83,7 +83,8 @@ void ParameterSeries::JudgeCollapse(const Observation& observation) {
     const ParameterTrack& track = tracks_[i];
     const std::uint64_t tick = track.ticks - 1;
     ++judged;
-    if (track.gradient_level.DeviationOrZero(tick) < kCollapse && track.gradient_gain.DeviationOrZero(tick) < kCollapse) {
+    if (track.gradient_level.DeviationOrZero(tick) < kCollapse &&
+        track.gradient_gain.DeviationOrZero(tick) < kCollapse) {
       ++collapsed;
     }
     if (tick < 4) continue;

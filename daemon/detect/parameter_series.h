@@ -1,5 +1,5 @@
-// Gradients, updates and values of parameters. Only a rotating part of them is observed at a step, so every parameter has
-// a clock of its own that ticks when it was seen.
+// Gradients, updates and values of parameters. Only a rotating part of them is observed at a step, so every parameter
+// has a clock of its own that ticks when it was seen.
 #pragma once
 
 #include <array>

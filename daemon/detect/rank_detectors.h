@@ -39,8 +39,8 @@ class RankDetectors {
 
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, regimes_, tensors_, parameters_, loss_, nonfinite_, rates_, flow_, lost_, profile_,
-           silence_, initial_, initial_told_, found_at_start_);
+    Fields(archive, regimes_, tensors_, parameters_, loss_, nonfinite_, rates_, flow_, lost_, profile_, silence_,
+           initial_, initial_told_, found_at_start_);
   }
   // After a snapshot was read: whether all state has the size that the graph asks for.
   bool FitsGraph() const;

@@ -7,8 +7,8 @@ namespace neuraldbg {
 namespace {
 
 constexpr std::array<const char*, kRegimeCount> kNames{
-    "HEALTHY", "SHIFTED",     "VANISHING", "EXPLODING",    "SATURATED", "DEAD",       "UPDATE_LARGE", "UPDATE_SMALL",
-    "NO_GRADIENT", "FROZEN", "ACCUMULATING", "RATE_ZERO", "RATE_SPIKE", "STALLED", "NONFINITE"};
+    "HEALTHY",     "SHIFTED", "VANISHING",    "EXPLODING", "SATURATED",  "DEAD",    "UPDATE_LARGE", "UPDATE_SMALL",
+    "NO_GRADIENT", "FROZEN",  "ACCUMULATING", "RATE_ZERO", "RATE_SPIKE", "STALLED", "NONFINITE"};
 
 // Whether the step says anything about the site, and the value that says it.
 bool ObservedValue(const Observation& observation, std::uint32_t site, double& value) {
@@ -85,7 +85,11 @@ void RegimeBook::Enter(const Observation& observation, std::uint32_t rank, std::
     entry.quiet = 0;
     if (entry.regime == proposal.regime) continue;
     const Regime from = entry.regime;
-    entry = {proposal.regime, 0, proposal.phase, proposal.statistic, static_cast<float>(proposal.low),
+    entry = {proposal.regime,
+             0,
+             proposal.phase,
+             proposal.statistic,
+             static_cast<float>(proposal.low),
              static_cast<float>(proposal.high)};
     out.push_back(Change(observation, proposal.site, entry, from, proposal.regime, proposal.value));
     out.back().rank = rank;

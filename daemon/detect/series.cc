@@ -21,7 +21,8 @@ constexpr SeriesRule kUpdate{kLevelMinimum, kUpdateFactor, kLevelSigmaFloor, fal
 constexpr SeriesRule kUpdateRatio{kGainMinimum, kUpdateFactor, kGainSigmaFloor, false, false};
 constexpr SeriesRule kLossRule{kLossMinimum, kLossFactor, kLevelSigmaFloor, false, true};
 
-// How many ticks late the sample of `tick` is when it enters; short at the start, where there is nothing to protect yet.
+// How many ticks late the sample of `tick` is when it enters; short at the start, where there is nothing to protect
+// yet.
 std::uint64_t DelayAt(std::uint64_t tick, std::uint32_t delay) { return std::min<std::uint64_t>(delay, tick / 4); }
 
 }  // namespace
@@ -66,6 +67,7 @@ void Series::Observe(SeriesType type, std::uint64_t tick, float value, std::uint
     refreshed_ = tick;
   }
   next_ = tick + 1;
+  type_ = type;
   const double lag = static_cast<double>(tick - refreshed_ + DelayAt(tick, delay));
   Judge(RuleOf(type), tick, value, minimum_samples, lag);
 
@@ -77,8 +79,7 @@ void Series::Observe(SeriesType type, std::uint64_t tick, float value, std::uint
   AdmitDelayed(tick, delay, flagged);
 }
 
-void Series::Judge(const SeriesRule& rule, std::uint64_t tick, float value, std::uint32_t minimum_samples,
-                   double lag) {
+void Series::Judge(const SeriesRule& rule, std::uint64_t tick, float value, std::uint32_t minimum_samples, double lag) {
   const std::uint32_t slot = static_cast<std::uint32_t>(tick % kHistory);
   value_[slot] = value;
   deviation_[slot] = kNan;
@@ -110,7 +111,22 @@ bool Series::Hot() const {
   if (static_cast<double>(Evidence(tick)) >= kSingleEvidence) return true;
   int flags = 0;
   for (std::uint64_t back = 0; back < 3 && back <= tick; ++back) flags += Evidence(tick - back) >= 1 ? 1 : 0;
-  return flags >= kPersistFlags;
+  return flags >= kPersistFlags || SteppedAndStayed();
+}
+
+// A gain that jumps by less than the alarm level and stays there for six samples did not wander there.
+bool Series::SteppedAndStayed() const {
+  if (type_ != SeriesType::kForwardGain && type_ != SeriesType::kBackwardGain) return false;
+  if (baseline_.count() < kWindow) return false;  // young nets do make such steps (a tied GPT at step 42)
+  const float newest = Deviation(next_ - 1);
+  for (std::uint64_t back = 1; back <= kStepSamples; ++back) {
+    const std::uint64_t tick = next_ - back;
+    if (static_cast<double>(Evidence(tick)) < kCandidateLevel || Deviation(tick) * newest <= 0) return false;
+  }
+  for (std::uint64_t back = kStepSamples + 1; back <= kStepSamples + 2; ++back) {
+    if (!(static_cast<double>(Evidence(next_ - back)) < kStepBefore)) return false;
+  }
+  return true;
 }
 
 }  // namespace neuraldbg

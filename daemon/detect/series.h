@@ -1,8 +1,8 @@
 // One scalar over time: its baseline, what the last samples were, and how far they lay from normal.
 //
-// A series is indexed by its family's sample clock (0, 1, 2 … counts the steps in which the family was observed), not by
-// training steps, so that sampling every n-th step or rotating parameters leaves no holes in it. A sample may still be
-// missing; missing is never zero.
+// A series is indexed by its family's sample clock (0, 1, 2 … counts the steps in which the family was observed), not
+// by training steps, so that sampling every n-th step or rotating parameters leaves no holes in it. A sample may still
+// be missing; missing is never zero.
 #pragma once
 
 #include <array>
@@ -15,18 +15,18 @@
 namespace neuraldbg {
 
 enum class SeriesType : std::uint8_t {
-  kBatchLevel,         // log2 rms of a float input
-  kTokenSpread,        // log2 standard deviation of an integer input
-  kTokenShare,         // share of zeros of an integer input
-  kForwardLevel,       // log2 rms of a module output, glue input or merge
-  kForwardGain,        // the same minus the combined level of what the node computed it from
+  kBatchLevel,    // log2 rms of a float input
+  kTokenSpread,   // log2 standard deviation of an integer input
+  kTokenShare,    // share of zeros of an integer input
+  kForwardLevel,  // log2 rms of a module output, glue input or merge
+  kForwardGain,   // the same minus the combined level of what the node computed it from
   kDeadShare,
   kSaturatedShare,
-  kBackwardLevel,      // log2 rms of a gradient, relative to the gradient that enters at the sinks
-  kSinkLevel,          // log2 rms of the gradient at a sink, absolute
-  kBackwardGain,       // against the combined gradients of the consumers
-  kGradientLevel,      // parameters: log2 rms of the gradient
-  kGradientGain,       // against the gradient at the module's output
+  kBackwardLevel,  // log2 rms of a gradient, relative to the gradient that enters at the sinks
+  kSinkLevel,      // log2 rms of the gradient at a sink, absolute
+  kBackwardGain,   // against the combined gradients of the consumers
+  kGradientLevel,  // parameters: log2 rms of the gradient
+  kGradientGain,   // against the gradient at the module's output
   kUpdateLevel,
   kUpdatePerRate,      // update / learning rate
   kUpdatePerGradient,  // update / (learning rate x gradient)
@@ -37,7 +37,7 @@ enum class SeriesType : std::uint8_t {
 // What makes a deviation of a type matter.
 struct SeriesRule {
   double minimum, factor, sigma_floor;
-  bool share;      // absolute threshold, whatever the spread
+  bool share;  // absolute threshold, whatever the spread
   bool only_up;
 };
 const SeriesRule& RuleOf(SeriesType type);
@@ -58,11 +58,14 @@ class Series {
     const float deviation = Deviation(tick);
     return std::isfinite(deviation) ? static_cast<double>(deviation) : 0.0;
   }
-  // Alarm: two flagged samples of the last three, or a single one that is far out.
+  // Alarm: two flagged samples of the last three, or a single one that is far out, or (gains) a small sudden step that
+  // stays.
   bool Hot() const;
   bool Flagged() const { return next_ > 0 && Evidence(next_ - 1) >= 1; }
   // Leaves an evidence of 0 at the newest sample: a rule outside knows a harmless reason for the deviation.
-  void Excuse() { if (next_ > 0) evidence_[(next_ - 1) % kHistory] = 0; }
+  void Excuse() {
+    if (next_ > 0) evidence_[(next_ - 1) % kHistory] = 0;
+  }
 
   double center() const { return baseline_.center(); }
   double threshold() const { return static_cast<double>(threshold_); }
@@ -72,13 +75,15 @@ class Series {
 
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, baseline_, value_, deviation_, evidence_, next_, refreshed_, usable_, flagged_run_, threshold_);
+    Fields(archive, baseline_, value_, deviation_, evidence_, next_, refreshed_, usable_, flagged_run_, threshold_,
+           type_);
   }
 
  private:
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   bool Held(std::uint64_t tick) const { return tick < next_ && tick + kHistory >= next_; }
   void Judge(const SeriesRule& rule, std::uint64_t tick, float value, std::uint32_t minimum_samples, double lag);
+  bool SteppedAndStayed() const;
   void AdmitDelayed(std::uint64_t tick, std::uint32_t delay, bool flagged);
 
   Baseline baseline_;
@@ -87,7 +92,8 @@ class Series {
   std::uint64_t refreshed_ = 0;  // tick at which the baseline was last recomputed
   std::uint32_t usable_ = 0;     // bit tick % kHistory: the sample may enter the baseline
   std::uint32_t flagged_run_ = 0;
-  float threshold_ = 0;          // alarm level that the newest sample was held against
+  SeriesType type_ = SeriesType::kForwardLevel;
+  float threshold_ = 0;  // alarm level that the newest sample was held against
 };
 
 }  // namespace neuraldbg

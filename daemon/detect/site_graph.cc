@@ -155,8 +155,8 @@ void SiteGraph::AddTwins(const Topology& topology) {
     } else if (site.role == SiteRole::kParameter) {
       const auto index = static_cast<std::uint32_t>(parameters_.size());
       uses_[id] = {Kind::kParameter, index};
-      GraphParameter parameter{id, kNoSite, site.tie_group, site.requires_grad, site.optimizer_group != kNoSite,
-                               site.module, site.name};
+      GraphParameter parameter{
+          id, kNoSite, site.tie_group, site.requires_grad, site.optimizer_group != kNoSite, site.module, site.name};
       if (twin.kind == Kind::kForward) {
         parameter.node = twin.index;
         owned.emplace_back(twin.index, index);
@@ -209,8 +209,8 @@ void SiteGraph::MarkSinks(const Topology& topology) {
   if (!gradient_roots_.empty()) return;
   for (std::uint32_t node = 0; node < node_count(); ++node) {
     const auto row = consumers(node);
-    const bool fed = std::any_of(row.begin(), row.end(),
-                                 [&](std::uint32_t c) { return nodes_[c].gradient_site != kNoSite; });
+    const bool fed =
+        std::any_of(row.begin(), row.end(), [&](std::uint32_t c) { return nodes_[c].gradient_site != kNoSite; });
     if (nodes_[node].gradient_site != kNoSite && !fed) gradient_roots_.push_back(node);
   }
 }

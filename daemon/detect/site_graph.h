@@ -2,8 +2,8 @@
 // site, numbered in the order of the forward pass, with edges in compressed rows both ways. A node's gradient is the
 // same node in the backward pass, where its consumers are its parents.
 //
-// Immutable once built; rebuilt when the manifest grows. Nodes that existed keep their site, so state is carried over by
-// site, not by number.
+// Immutable once built; rebuilt when the manifest grows. Nodes that existed keep their site, so state is carried over
+// by site, not by number.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct GraphNode {
   std::uint32_t gradient_site = kNoSite;  // kNoSite: not observed backward
   SiteRole role = SiteRole::kOutput;
   DType dtype = DType::kUnknown;
-  bool sink = false;             // feeds the loss
-  bool reads_batch = false;      // computes from a model input
-  bool activation = false;       // a leaf without weights (ReLU, GELU …): may be dead
-  bool squashing = false;        // tanh, sigmoid, softmax: may saturate
+  bool sink = false;         // feeds the loss
+  bool reads_batch = false;  // computes from a model input
+  bool activation = false;   // a leaf without weights (ReLU, GELU …): may be dead
+  bool squashing = false;    // tanh, sigmoid, softmax: may saturate
   bool requires_grad = false;
-  std::string module;            // whose mechanism this is: the module, or the owner of glue and merges
-  std::string kind;              // module class; empty for glue and merges
+  std::string module;  // whose mechanism this is: the module, or the owner of glue and merges
+  std::string kind;    // module class; empty for glue and merges
 };
 
 struct GraphParameter {
@@ -67,13 +67,14 @@ class SiteGraph {
 
   std::span<const GraphNode> nodes() const { return nodes_; }
   std::span<const GraphParameter> parameters() const { return parameters_; }
-  std::span<const std::uint32_t> batches() const { return batches_; }        // site ids
+  std::span<const std::uint32_t> batches() const { return batches_; }  // site ids
   bool batch_is_integer(std::uint32_t index) const { return batch_is_integer_[index]; }
   std::span<const std::uint32_t> optimizers() const { return optimizers_; }  // site ids
   std::span<const std::uint32_t> parents(std::uint32_t node) const { return Row(parents_, node); }
   std::span<const std::uint32_t> consumers(std::uint32_t node) const { return Row(consumers_, node); }
   std::span<const std::uint32_t> parameters_of(std::uint32_t node) const { return Row(owned_, node); }
-  // Nodes whose gradients are the entry of the backward pass: sinks, or, where none is observed, the last ones that are.
+  // Nodes whose gradients are the entry of the backward pass: sinks, or, where none is observed, the last ones that
+  // are.
   std::span<const std::uint32_t> gradient_roots() const { return gradient_roots_; }
   SiteUse use(std::uint32_t site) const { return site < uses_.size() ? uses_[site] : SiteUse{}; }
   // `older` is the graph before the manifest grew.

@@ -1,8 +1,8 @@
 // Serialisation of detector state for snapshots: one `Visit` per struct serves both directions, so that what is written
 // and what is read can never drift apart. Fields are written one by one (never whole structs: padding is not state).
 //
-// A reader is fed bytes from disk and trusts none of them: every read is bounded, and after the first failure everything
-// reads as zero and `ok()` stays false.
+// A reader is fed bytes from disk and trusts none of them: every read is bounded, and after the first failure
+// everything reads as zero and `ok()` stays false.
 #pragma once
 
 #include <array>

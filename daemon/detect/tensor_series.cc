@@ -11,9 +11,7 @@ using namespace threshold;
 constexpr double kTinyEnergy = 1e-30;  // 2^-100: the energy of kLevelFloor, so that an all-zero input has a level
 
 double EnergyOf(float level) { return std::exp2(2.0 * static_cast<double>(level)); }
-float LevelOfEnergy(double energy) {
-  return static_cast<float>(0.5 * std::log2(std::max(energy, kTinyEnergy)));
-}
+float LevelOfEnergy(double energy) { return static_cast<float>(0.5 * std::log2(std::max(energy, kTinyEnergy))); }
 // What a mechanism did to its input. Nothing comes out: the floor, whatever went in.
 float Gain(float level, float input) { return level <= kLevelFloor ? kLevelFloor : level - input; }
 
@@ -137,8 +135,8 @@ void TensorSeries::ObserveForward(const Observation& observation) {
     const float gain = Gain(level_[i], LevelOfEnergy(input));
     node.forward_level.Observe(SeriesType::kForwardLevel, ticks_, silent ? kNoLevel : level_[i], kMinimumSamples,
                                kEntryDelay);
-    node.forward_gain.Observe(SeriesType::kForwardGain, ticks_,
-                              silent || std::isnan(input) ? kNoLevel : gain, kMinimumSamples, kEntryDelay);
+    node.forward_gain.Observe(SeriesType::kForwardGain, ticks_, silent || std::isnan(input) ? kNoLevel : gain,
+                              kMinimumSamples, kEntryDelay);
     const TensorReading& reading = observation.forward[i];
     node.dead_share.Observe(SeriesType::kDeadShare, ticks_, silent ? kNoLevel : reading.dead_share, kMinimumSamples,
                             kEntryDelay);

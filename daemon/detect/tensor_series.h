@@ -1,5 +1,5 @@
-// Levels and gains of all module outputs, glue inputs, merges and their gradients: the series that statistical inference
-// is built on. One clock for all of them, which ticks in steps that observed tensors.
+// Levels and gains of all module outputs, glue inputs, merges and their gradients: the series that statistical
+// inference is built on. One clock for all of them, which ticks in steps that observed tensors.
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@ namespace neuraldbg {
 
 struct NodeSeries {
   Series forward_level, forward_gain, dead_share, saturated_share, backward_level, backward_gain;
-  float gradient_numel = 0;          // of the first observed gradient: mean-reduced losses make gradients ~ 1/batch
+  float gradient_numel = 0;  // of the first observed gradient: mean-reduced losses make gradients ~ 1/batch
   float forward_numel = 0;
   std::uint16_t odd_numel = 0, absent = 0;  // counts over the first kRoutedSteps ticks
-  bool routed = false;               // gets a varying share of the batch (an expert, a dropped layer): not judged
+  bool routed = false;  // gets a varying share of the batch (an expert, a dropped layer): not judged
 
   template <typename Archive>
   void Visit(Archive& archive) {

@@ -13,13 +13,13 @@ namespace neuraldbg::threshold {
 inline constexpr float kLevelFloor = -50.0F;
 
 // --- self-calibrating baseline (docs/detectors.md, "Baseline") ---
-inline constexpr std::uint32_t kWindow = 48;           // samples; dev recordings: shorter windows alarm on warm-up
-inline constexpr std::uint32_t kMinimumSamples = 32;   // before a series may speak; dev controls settle within 30 steps
-inline constexpr std::uint32_t kMinimumRotated = 12;   // the same for parameters, which only rotation observes
-inline constexpr std::uint32_t kEntryDelay = 10;       // samples enter late: a ramp of 6 % a step must not teach itself
-inline constexpr std::uint32_t kReadmitAfter = 40;     // flagged samples in a row after which a series is a new normal
-inline constexpr double kYoungFactor = 24.0;           // thresholds are widened by 1 + 24/n while n samples are few
-inline constexpr double kMadToSigma = 1.4826;          // consistency constant of the MAD under a normal distribution
+inline constexpr std::uint32_t kWindow = 48;          // samples; dev recordings: shorter windows alarm on warm-up
+inline constexpr std::uint32_t kMinimumSamples = 32;  // before a series may speak; dev controls settle within 30 steps
+inline constexpr std::uint32_t kMinimumRotated = 12;  // the same for parameters, which only rotation observes
+inline constexpr std::uint32_t kEntryDelay = 10;      // samples enter late: a ramp of 6 % a step must not teach itself
+inline constexpr std::uint32_t kReadmitAfter = 40;    // flagged samples in a row after which a series is a new normal
+inline constexpr double kYoungFactor = 24.0;          // thresholds are widened by 1 + 24/n while n samples are few
+inline constexpr double kMadToSigma = 1.4826;         // consistency constant of the MAD under a normal distribution
 
 // Alarm: |deviation| > max(minimum, factor x robust sigma), sigma not below the floor. Set by hand on the development
 // recordings: the largest healthy gain excursion there is 0.8, the largest level excursion 1.7.
@@ -27,61 +27,64 @@ inline constexpr double kLevelMinimum = 2.0, kLevelFactor = 8.0, kLevelSigmaFloo
 inline constexpr double kGainMinimum = 0.9, kGainFactor = 10.0, kGainSigmaFloor = 0.04;
 inline constexpr double kUpdateFactor = 6.0;
 inline constexpr double kLossMinimum = 1.2, kLossFactor = 6.0;
-inline constexpr double kShareMinimum = 0.4;           // dead and saturated shares, absolute, upward only
+inline constexpr double kShareMinimum = 0.4;  // dead and saturated shares, absolute, upward only
 // Integer inputs (token ids, class labels) have no scale, but their spread and zero share are stable from batch to
 // batch; half a binade of spread is twice the largest excursion of the GPT development recordings.
 inline constexpr double kTokenMinimum = 0.5, kTokenFactor = 10.0;
 
-inline constexpr int kPersistFlags = 2;                // flagged samples among the last three, or
-inline constexpr double kSingleEvidence = 2.5;         // one sample with this multiple of the alarm level
-inline constexpr double kCandidateLevel = 0.6;         // share of the alarm level from which a node joins inference
-inline constexpr std::uint32_t kLookBack = 12;         // samples that onset search may go back
-inline constexpr double kOnsetShare = 0.25;            // onset: same sign and at least this share of the alarm deviation
-inline constexpr std::uint64_t kOnsetHorizon = 3;      // samples after onset in which a mechanism is read most clearly
-inline constexpr double kOwnExcess = 0.45;             // own change minus change of the inputs: half of kGainMinimum
-inline constexpr std::uint32_t kQuietSteps = 8;        // steps without a flag that end an incident
+inline constexpr int kPersistFlags = 2;            // flagged samples among the last three, or
+inline constexpr double kSingleEvidence = 2.5;     // one sample with this multiple of the alarm level
+inline constexpr std::uint64_t kStepSamples = 6;   // a small step of a gain must stay for so long, and
+inline constexpr double kStepBefore = 0.25;        // have come from below this share of the alarm level
+inline constexpr double kCandidateLevel = 0.6;     // share of the alarm level from which a node joins inference
+inline constexpr std::uint32_t kLookBack = 12;     // samples that onset search may go back
+inline constexpr double kOnsetShare = 0.25;        // onset: same sign and at least this share of the alarm deviation
+inline constexpr std::uint64_t kOnsetHorizon = 3;  // samples after onset in which a mechanism is read most clearly
+inline constexpr double kOwnExcess = 0.45;         // own change minus change of the inputs: half of kGainMinimum
+inline constexpr std::uint32_t kQuietSteps = 8;    // steps without a flag that end an incident
 
 // --- CUSUM of the loss: clip 10, drift 1.5; largest healthy development run 31.6 (a curriculum), next 6.3 ---
 inline constexpr double kCusumClip = 10.0, kCusumDrift = 1.5, kCusumLimit = 36.0, kCusumSigmaFloor = 0.15;
 inline constexpr std::uint64_t kCusumStart = 40;
-inline constexpr double kCusumOrdering = 0.2;          // share of the limit from which the start orders the loss
-inline constexpr double kLossFloorShare = 0.05;        // below 5 % of its start the loss of a memorising net is noise
+inline constexpr double kCusumOrdering = 0.2;    // share of the limit from which the start orders the loss
+inline constexpr double kLossFloorShare = 0.05;  // below 5 % of its start the loss of a memorising net is noise
 inline constexpr std::uint64_t kLossStart = 20;
 
 // --- exact rules ---
-inline constexpr double kRateSpike = 4.0;              // times the largest learning rate so far
+inline constexpr double kRateSpike = 4.0;  // times the largest learning rate so far
 inline constexpr std::uint64_t kRateSpikeStart = 5;
 inline constexpr std::uint32_t kRateZeroSteps = 5;     // warm-up from zero has one or two such steps
 inline constexpr double kRateZeroShare = 0.01;         // a schedule that decays below 1 % first may end at zero
 inline constexpr std::uint32_t kLostSteps = 15;        // applied steps with gradient and without change
-inline constexpr std::uint32_t kLostObservations = 3;  // of which at least so many were observed
+inline constexpr std::uint32_t kLostObservations = 2;  // of which at least the first and the last were observed
 inline constexpr double kLostGradientFloor = -40.0;    // log2 rms: below, an update may honestly round to nothing
 inline constexpr double kLostGradientSpan = 16.0;      // within 2^16 of the largest gradient (key biases are zero)
 inline constexpr double kLostRateShare = 1e-3;         // of the largest learning rate so far
 inline constexpr double kLostAllShare = 0.8;           // of the trainable parameters: the optimizer, not a layer
 inline constexpr std::uint32_t kNoGradientSteps = 20;
-inline constexpr double kUpdateShareLog2 = -4.0589;    // log2 0.06: updates below 6 % of the weight never matter
+inline constexpr double kUpdateShareLog2 = -4.0589;  // log2 0.06: updates below 6 % of the weight never matter
 inline constexpr double kScalerWindow = 50, kScalerShare = 0.25;  // skipped share; AMP start-up skips 4 to 14 steps
 // A run whose gradients are dirty at the first forward pass of every step may clear them before backward, which is
-// legal; accumulation shows as gradients growing against what the backward sites deliver (random directions: 2^2 in 16).
+// legal; accumulation shows as gradients growing against what the backward sites deliver (random directions: 2^2 in
+// 16).
 inline constexpr double kDirtyGrowth = 1.5;
 inline constexpr std::uint32_t kDirtySteps = 16;
 
 // --- start of training: log2(rms(w) * sqrt(fan_in)) outside the range and far from the model's other weights ---
 inline constexpr double kInitLow = -5.0, kInitHigh = 2.5, kInitOutlier = 3.3, kInitZero = -14.0;
-inline constexpr double kSymmetricVariance = 0.02;     // of mean^2
-inline constexpr std::uint32_t kProfileSteps = 10;     // depth profile is read over the first ten steps
-inline constexpr double kProfileSpan = 14.0;           // binades between first and last sites; catches 14 sigmoid layers
+inline constexpr double kSymmetricVariance = 0.02;  // of mean^2
+inline constexpr std::uint32_t kProfileSteps = 10;  // depth profile is read over the first ten steps
+inline constexpr double kProfileSpan = 14.0;        // binades between first and last sites; catches 14 sigmoid layers
 
 // --- routed sites (experts, dropped layers) ---
 inline constexpr std::uint64_t kRoutedSteps = 40;
 inline constexpr double kRoutedNumel = 0.2, kRoutedShare = 0.2;
 
-inline constexpr double kHalfPrecisionHeadroom = 8192; // float16 overflows at 65504; three binades below is "near"
-inline constexpr std::uint32_t kSilentSteps = 10;      // complete, fully observed steps that make silence a blind spot
+inline constexpr double kHalfPrecisionHeadroom = 8192;  // float16 overflows at 65504; three binades below is "near"
+inline constexpr std::uint32_t kSilentSteps = 10;       // complete, fully observed steps that make silence a blind spot
 inline constexpr std::uint32_t kWarmSteps = kMinimumSamples + kEntryDelay;
-inline constexpr std::uint64_t kMinimumApplied = 10;   // design: fewer applied steps are INCOMPLETE_DATA
-inline constexpr std::uint64_t kExplainedLead = 25;    // steps by which a statistical cause may precede an exact finding
+inline constexpr std::uint64_t kMinimumApplied = 10;  // design: fewer applied steps are INCOMPLETE_DATA
+inline constexpr std::uint64_t kExplainedLead = 25;   // steps by which a statistical cause may precede an exact finding
 inline constexpr std::size_t kMaxFindings = 64, kMaxIncidents = 16;  // per rank: memory never grows with the run
 
 }  // namespace neuraldbg::threshold

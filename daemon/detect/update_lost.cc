@@ -41,11 +41,13 @@ bool UpdateLostDetector::ObserveOne(const Observation& observation, std::uint32_
                     gradient > kLostGradientFloor && gradient > largest_gradient_ - kLostGradientSpan &&
                     rate > kLostRateShare * largest_rate;
   const bool unchanged_now = reading.has_changed ? !reading.changed : !(reading.update_level > kLevelFloor);
-  const bool same = unchanged_now && (!state.has_bits || !reading.has_bits || state.bits == reading.bits);
-  if (!live || !same) {
+  // The first still step stands for itself; from then on the fingerprint must not have moved since the last look.
+  const bool moved = state.lost_observations > 0 && state.has_bits && reading.has_bits && state.bits != reading.bits;
+  if (!live || !unchanged_now || moved) {
     state.lost_steps = state.lost_observations = 0;
     state.lost = false;
-  } else {
+  }
+  if (live && unchanged_now) {
     const std::uint64_t spanned = state.lost_observations == 0 ? 1 : applied_steps_ - state.applied_at;
     if (state.lost_observations == 0) state.since = observation.step;
     state.lost_steps += static_cast<std::uint32_t>(std::min<std::uint64_t>(spanned, kLostSteps));

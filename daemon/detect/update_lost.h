@@ -23,7 +23,7 @@ class UpdateLostDetector {
  private:
   struct Parameter {
     std::uint64_t bits = 0, since = 0;
-    std::uint64_t applied_at = 0;     // value of applied_steps_ at the last observation
+    std::uint64_t applied_at = 0;  // value of applied_steps_ at the last observation
     std::uint32_t lost_steps = 0, lost_observations = 0;
     bool has_bits = false, told = false, lost = false;
     template <typename Archive>

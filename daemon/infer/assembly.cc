@@ -12,8 +12,8 @@ namespace {
 using namespace threshold;
 
 constexpr std::size_t kMaxHypotheses = 16;
-constexpr double kUnsureBelow = 0.5;           // design: below, the answer is UNSURE
-constexpr std::uint64_t kSameStep = 1;         // ranks that see one fault see it within a step
+constexpr double kUnsureBelow = 0.5;    // design: below, the answer is UNSURE
+constexpr std::uint64_t kSameStep = 1;  // ranks that see one fault see it within a step
 
 struct Ranked {
   Cause cause;
@@ -87,7 +87,8 @@ class Assembler {
       });
       for (const Cause& cause : state.findings()) {
         // Single parameters that stood still were the first to be looked at of all that did.
-        if (optimizer_lost && cause.finding.kind == HypothesisKind::UPDATE_LOST && !cause.finding.module.empty()) continue;
+        if (optimizer_lost && cause.finding.kind == HypothesisKind::UPDATE_LOST && !cause.finding.module.empty())
+          continue;
         events.push_back({{cause, number}, cause.finding.detected, true});
       }
       for (const Incident& incident : state.incidents()) {
@@ -121,11 +122,11 @@ class Assembler {
     for (Ranked& ranked : causes) {
       const auto same = [&](const Ranked& other) {
         const Finding &a = other.cause.finding, &b = ranked.cause.finding;
-        return a.kind == b.kind && a.module == b.module && std::max(a.step, b.step) - std::min(a.step, b.step) <= kSameStep;
+        return a.kind == b.kind && a.module == b.module &&
+               std::max(a.step, b.step) - std::min(a.step, b.step) <= kSameStep;
       };
-      const auto known = std::find_if(folded.begin(), folded.end(), [&](const Ranked& other) {
-        return other.rank == -1 && same(other);
-      });
+      const auto known = std::find_if(folded.begin(), folded.end(),
+                                      [&](const Ranked& other) { return other.rank == -1 && same(other); });
       if (known != folded.end()) continue;
       std::vector<std::int32_t> seen;
       for (const Ranked& other : causes) {

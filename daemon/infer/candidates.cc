@@ -11,15 +11,17 @@ namespace {
 
 using namespace threshold;
 
-constexpr std::size_t kMaxCauses = 8;           // per incident; more of them help nobody
-constexpr double kLossInputChange = 1.5;        // log2: a loss whose inputs moved by more is a symptom of them
-constexpr double kBatchSigmas = 5.0;            // of the input's own spread
+constexpr std::size_t kMaxCauses = 8;     // per incident; more of them help nobody
+constexpr double kLossInputChange = 1.5;  // log2: a loss whose inputs moved by more is a symptom of them
+constexpr double kBatchSigmas = 5.0;      // of the input's own spread
 constexpr double kFallbackEvidence = 0.5;
 
 class CauseFinder {
  public:
   CauseFinder(const RankDetectors& detectors, std::uint64_t alarm_step)
-      : detectors_(detectors), mechanism_(detectors), alarm_step_(alarm_step),
+      : detectors_(detectors),
+        mechanism_(detectors),
+        alarm_step_(alarm_step),
         suspects_(FindSuspects(detectors, alarm_step)) {}
 
   std::vector<Cause> Find() {
@@ -29,7 +31,8 @@ class CauseFinder {
       if (found_any_) break;
     }
     std::stable_sort(causes_.begin(), causes_.end(), [](const Cause& a, const Cause& b) {
-      const int rank_a = (a.fallback ? 2 : 0) + (a.explained ? 1 : 0), rank_b = (b.fallback ? 2 : 0) + (b.explained ? 1 : 0);
+      const int rank_a = (a.fallback ? 2 : 0) + (a.explained ? 1 : 0),
+                rank_b = (b.fallback ? 2 : 0) + (b.explained ? 1 : 0);
       return rank_a != rank_b ? rank_a < rank_b : Earlier(a, b);
     });
     AddCollapse();
@@ -68,6 +71,7 @@ class CauseFinder {
         if (LossInputsMoved(suspect)) return;
         cause = mechanism_.Describe(suspect, suspect.tick);
         if (BatchMoved(suspect, cause)) return;
+        cause.fallback = !TensorsKnownAt(suspect.step);
         break;
       case Side::kBatch:
       case Side::kUpdate:
@@ -128,6 +132,12 @@ class CauseFinder {
       if (std::fabs(tensors.node(i).forward_level.DeviationOrZero(tick)) > kLossInputChange) return true;
     }
     return false;
+  }
+
+  // That the model's tensors did not move is known only if they have a baseline and were observed since.
+  bool TensorsKnownAt(std::uint64_t step) const {
+    const TensorSeries& tensors = detectors_.tensors();
+    return detectors_.warm() && tensors.StepOf(tensors.ticks() - 1) >= step;
   }
 
   // An input that moved at the same step, though below the alarm level, may be all there is to a harder loss (a
@@ -191,8 +201,8 @@ bool ResolvePending(const RankDetectors& detectors, Cause& cause) {
     return false;
   }
   const Mechanism mechanism(detectors);
-  const UpdateEdge edge = mechanism.LateUpdateBehind(cause.pending_node, cause.finding.step,
-                                                     std::fabs(cause.own_change));
+  const UpdateEdge edge =
+      mechanism.LateUpdateBehind(cause.pending_node, cause.finding.step, std::fabs(cause.own_change));
   if (!edge.known) return false;
   const std::uint32_t node = cause.pending_node;
   cause.pending_node = kNoSite;

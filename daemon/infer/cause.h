@@ -1,5 +1,5 @@
-// A possible cause, exact or statistical, in the one form in which they are ordered against each other; and the incidents
-// that statistical ones are grouped in.
+// A possible cause, exact or statistical, in the one form in which they are ordered against each other; and the
+// incidents that statistical ones are grouped in.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +27,17 @@ struct Link {
 struct Cause {
   Finding finding;
   bool exact = false;
-  bool explained = false;   // a large update that a large gradient accounts for: sorts behind
-  bool fallback = false;    // nothing changed of its own accord; the earliest deviation stands in, and the verdict is UNSURE
-  double excess = 0;        // own change minus change of the inputs, log2
-  double share = 0;         // of the symptom at the onset step, where it was split
+  bool explained = false;  // a large update that a large gradient accounts for: sorts behind
+  bool fallback = false;   // nothing seen changed of its own accord; the earliest deviation stands in: UNSURE
+  double excess = 0;       // own change minus change of the inputs, log2
+  double share = 0;        // of the symptom at the onset step, where it was split
   // A forward change of a module whose weight was not observed in time: decided when its parameter comes round.
   std::uint32_t pending_node = kNoSite;
   std::uint64_t pending_until = 0;
   double own_change = 0;
   std::vector<Link> chain;
 
-  bool strong() const { return exact && !finding.weak; }
+  bool strong() const { return exact && !finding.weak && !finding.uncertain; }
   template <typename Archive>
   void Visit(Archive& archive) {
     Fields(archive, finding, exact, explained, fallback, excess, share, pending_node, pending_until, own_change, chain);

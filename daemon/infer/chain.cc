@@ -11,9 +11,9 @@ namespace {
 
 using namespace threshold;
 
-constexpr std::size_t kMaxLinks = 6;          // a chain is read by people
+constexpr std::size_t kMaxLinks = 6;  // a chain is read by people
 constexpr double kShareToShow = 0.05;
-constexpr double kChangeToSplit = 0.05;       // log2; below, shares of a change are shares of noise
+constexpr double kChangeToSplit = 0.05;  // log2; below, shares of a change are shares of noise
 
 bool IsNonfinite(HypothesisKind kind) {
   switch (kind) {
@@ -65,7 +65,8 @@ std::vector<Link> NonfiniteChain(const RankDetectors& detectors, const Finding& 
                                      [&](std::uint32_t c) { return observation.forward[c].nonfinite > 0; });
       if (next == consumers.end()) break;
       node = *next;
-      chain.push_back({graph.nodes()[node].site, finding.step, Phase::kForward, 0, "reads it and is non-finite itself"});
+      chain.push_back(
+          {graph.nodes()[node].site, finding.step, Phase::kForward, 0, "reads it and is non-finite itself"});
     }
   }
   if (observation.loss.present && !observation.loss.finite && finding.phase < Phase::kLoss) {
@@ -117,8 +118,8 @@ void SplitOverCauses(const RankDetectors& detectors, std::vector<Cause>& causes)
     first.chain.push_back({site, step, phase, share, "its own mechanism contributes"});
   }
   const GraphNode& end = graph.nodes()[symptom];
-  first.chain.push_back({backward ? end.gradient_site : end.site, step, phase, 0,
-                         "symptom: " + ChangeText(split.total)});
+  first.chain.push_back(
+      {backward ? end.gradient_site : end.site, step, phase, 0, "symptom: " + ChangeText(split.total)});
 }
 
 }  // namespace neuraldbg

@@ -7,10 +7,11 @@
 namespace neuraldbg {
 namespace {
 
-constexpr std::size_t kFeatures = 9;
+constexpr std::size_t kFeatures = 10;
 // Fitted offline on development recordings; docs/inference.md names the set, the fit and its measured quality.
-constexpr std::array<double, kFeatures> kWeights{0.6, 1.6, 0.4, 0.25, 0.6, 0.15, -1.5, -0.4, -0.3};
+constexpr std::array<double, kFeatures> kWeights{3.91, -0.01, -0.01, 0.42, 0.71, -0.50, -2.57, 0.33, 1.14, -1.27};
 constexpr double kSmallest = 0.05, kLogCap = 4.0, kGapCap = 5.0, kRivalCap = 4.0;
+constexpr double kFallbackCap = 0.45;  // a fallback is an admission, so it stays below what makes a FAULT
 constexpr std::uint64_t kEarlySteps = 60;
 
 std::array<double, kFeatures> FeaturesOf(const Cause& cause, std::span<const Cause> others) {
@@ -34,7 +35,8 @@ std::array<double, kFeatures> FeaturesOf(const Cause& cause, std::span<const Cau
           statistical * std::min(std::log2(score / runner_up), kLogCap),
           cause.fallback ? 1.0 : 0.0,
           finding.step < kEarlySteps ? statistical : 0.0,
-          std::min(rivals, kRivalCap) / kRivalCap};
+          std::min(rivals, kRivalCap) / kRivalCap,
+          cause.exact && finding.weak ? 1.0 : 0.0};
 }
 
 }  // namespace
@@ -43,7 +45,8 @@ double ConfidenceOf(const Cause& cause, std::span<const Cause> others) {
   const std::array<double, kFeatures> features = FeaturesOf(cause, others);
   double sum = 0;
   for (std::size_t i = 0; i < kFeatures; ++i) sum += kWeights[i] * features[i];
-  return 1.0 / (1.0 + std::exp(-sum));
+  const double probability = 1.0 / (1.0 + std::exp(-sum));
+  return cause.fallback ? std::min(probability, kFallbackCap) : probability;
 }
 
 }  // namespace neuraldbg

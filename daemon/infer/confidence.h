@@ -1,5 +1,5 @@
-// How likely a leading cause is right: a logistic function of what separated right from wrong answers on the development
-// recordings (docs/inference.md says how it was fitted and what it is worth).
+// How likely a leading cause is right: a logistic function of what separated right from wrong answers on the
+// development recordings (docs/inference.md says how it was fitted and what it is worth).
 #pragma once
 
 #include <span>

@@ -108,7 +108,8 @@ void Mechanism::DescribeForward(std::uint32_t node, std::uint64_t tick, Cause& c
   } else {
     Expect(finding, series.forward_level, tick, 0);
   }
-  if (functional) finding.equivalents.push_back("a module of the same product (q, k or the functional code between them)");
+  if (functional)
+    finding.equivalents.push_back("a module of the same product (q, k or the functional code between them)");
 }
 
 void Mechanism::DescribeBackward(std::uint32_t node, std::uint64_t tick, Cause& cause) const {
@@ -167,11 +168,13 @@ void Mechanism::DescribeLoss(std::uint64_t tick, Cause& cause) const {
   const bool bounded = SumAbsAtSinks() <= kCrossEntropyBound;
   if (labels && cross_entropy && bounded && loss.reduction != Reduction::kSum) {
     finding.kind = HypothesisKind::LABEL_ANOMALY;
-    finding.note = "The loss rose while inputs, activations and the bound on its derivative stayed: the labels changed.";
+    finding.note =
+        "The loss rose while inputs, activations and the bound on its derivative stayed: the labels changed.";
     finding.equivalents = {"harder data with the same input statistics", "DATA_SHIFT"};
   } else {
     finding.kind = HypothesisKind::LOSS_SPIKE;
-    finding.note = "The loss or its derivative jumped although the model's outputs did not: its scale or reduction changed.";
+    finding.note =
+        "The loss or its derivative jumped although the model's outputs did not: its scale or reduction changed.";
     if (!cross_entropy) finding.equivalents = {"LABEL_ANOMALY"};
   }
   const std::uint64_t at = series.ticks() == 0 ? 0 : std::min(tick, series.ticks() - 1);

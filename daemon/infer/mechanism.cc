@@ -9,9 +9,9 @@ namespace {
 
 using namespace threshold;
 
-constexpr double kShareWeight = 4.0;            // a dead share of 0.25 counts like a factor of two
-constexpr double kExplainsHalf = 0.5;           // a change in another pass explains from half the size on
-constexpr double kUpdateNearlyWeight = -1.0;    // log2 update / weight: half the weight explains any gain
+constexpr double kShareWeight = 4.0;          // a dead share of 0.25 counts like a factor of two
+constexpr double kExplainsHalf = 0.5;         // a change in another pass explains from half the size on
+constexpr double kUpdateNearlyWeight = -1.0;  // log2 update / weight: half the weight explains any gain
 
 double Energy(double level) { return std::exp2(2 * level); }
 
@@ -28,7 +28,7 @@ std::optional<std::uint64_t> SampleIn(const ParameterTrack& track, std::uint64_t
 
 struct ParameterChange {
   bool known = false;
-  double level = 0;   // |change of log2 rms| over the update
+  double level = 0;       // |change of log2 rms| over the update
   double update = -1000;  // log2 update / weight before
 };
 
@@ -104,8 +104,8 @@ OwnChange Mechanism::OwnChangeOf(const Suspect& suspect) const {
   }
   double strength = std::fabs(own.change);
   if (!backward) {
-    const double shares = std::max({node.dead_share.DeviationOrZero(own.tick),
-                                    node.saturated_share.DeviationOrZero(own.tick), 0.0});
+    const double shares =
+        std::max({node.dead_share.DeviationOrZero(own.tick), node.saturated_share.DeviationOrZero(own.tick), 0.0});
     strength = std::max(strength, shares * kShareWeight);
   }
   own.excess = strength - inputs;

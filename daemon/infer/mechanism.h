@@ -1,5 +1,5 @@
-// The accounting behind candidates: how much of a change is a node's own, what its inputs contribute, and which change in
-// another pass of the same step stands behind it.
+// The accounting behind candidates: how much of a change is a node's own, what its inputs contribute, and which change
+// in another pass of the same step stands behind it.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 namespace neuraldbg {
 
 struct OwnChange {
-  std::uint64_t tick = 0;   // where the mechanism shows most clearly, from the onset on
-  double change = 0;        // of the gain (of the level where nothing feeds the node), log2
-  double excess = 0;        // |change| minus |change of the combined inputs|
-  double evidence = 0;      // of gain and shares, in multiples of the alarm level
+  std::uint64_t tick = 0;  // where the mechanism shows most clearly, from the onset on
+  double change = 0;       // of the gain (of the level where nothing feeds the node), log2
+  double excess = 0;       // |change| minus |change of the combined inputs|
+  double evidence = 0;     // of gain and shares, in multiples of the alarm level
 };
 
 struct UpdateEdge {
-  bool known = false;       // parameters of the node were observed close enough to tell
+  bool known = false;  // parameters of the node were observed close enough to tell
   bool explains = false;
-  std::uint64_t step = 0;   // of the update
+  std::uint64_t step = 0;  // of the update
   std::uint32_t site = kNoSite;
 };
 

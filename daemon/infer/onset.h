@@ -1,4 +1,5 @@
-// When a series started to deviate: backwards from the alarm while the deviation keeps its sign and a fair part of its size.
+// When a series started to deviate: backwards from the alarm while the deviation keeps its sign and a fair part of its
+// size.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 namespace neuraldbg {
 
 struct Onset {
-  std::uint64_t tick = 0;   // of the series' clock
-  double evidence = 0;      // largest since then, in multiples of the alarm level
+  std::uint64_t tick = 0;  // of the series' clock
+  double evidence = 0;     // largest since then, in multiples of the alarm level
 };
 
 // Looks for a sample at the candidate level among the three up to `newest` and walks back from there. The conditions on

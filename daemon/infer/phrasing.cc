@@ -11,42 +11,80 @@ using enum HypothesisKind;
 
 struct KindText {
   HypothesisKind kind;
-  const char* what;    // completes "<place>: …"
+  const char* what;  // completes "<place>: …"
   const char* remedy;
 };
 
 constexpr KindText kTexts[] = {
-    {DATA_NONFINITE, "the batch holds NaN or Inf", "Check the batch of this step: missing values, division by a zero standard deviation, corrupt files. Drop or repair such samples before the model."},
-    {NONFINITE_FORWARD, "produces NaN or Inf from finite inputs", "Look for division by zero, log or sqrt of values <= 0, exp of large values, or a fully masked softmax row in this module; add an epsilon or a clamp there."},
-    {NONFINITE_LOSS, "the loss is not finite although the model's outputs are", "Check the loss: all labels ignored, log(0), division by an empty count. Guard the reduction and clamp probabilities."},
-    {NONFINITE_BACKWARD, "turns a finite gradient into NaN or Inf", "The derivative does not exist where the forward pass is fine: sqrt or norm at 0, x/|x|, masked branches of where(). Put the epsilon inside the root, or mask before the operation."},
-    {NONFINITE_PARAMETER, "the optimizer wrote NaN or Inf from finite gradients", "Check epsilon, betas and weight decay of the optimizer and the dtype of its state; restore a checkpoint before this step."},
-    {LOW_PRECISION_OVERFLOW, "overflows its 16-bit floating-point range", "Keep this module in float32 or bfloat16, or scale its output down (normalise, smaller init)."},
-    {LOW_PRECISION_UNDERFLOW, "underflows its 16-bit floating-point range", "Use loss scaling or bfloat16 for this module."},
-    {VANISHING_GRADIENT, "the gradient vanishes in this module's backward", "Check for a scaling factor, a saturated activation or a lost skip connection in this module; add normalisation or a residual path."},
-    {EXPLODING_GRADIENT, "the gradient explodes in this module's backward", "Check for a wrong factor in this module; clip gradients, normalise its input, or lower its init."},
-    {DEAD_UNITS, "its units are dead", "Look at what feeds the activation: a bias or shift far below zero, a dropout of 1, too large an update before. Lower the learning rate or use a leaky activation."},
-    {SATURATED_ACTIVATION, "is saturated", "Scale its input down (normalisation, smaller weights, smaller learning rate)."},
-    {ACTIVATION_SHIFT, "its output changed scale without its input doing so", "Look at what changed in this module at this step: a factor, a mode switch, a normalisation's statistics, a replaced weight."},
-    {ATTENTION_LOGIT_GROWTH, "attention logits grow without bound", "Normalise queries and keys, lower the learning rate, or clip the logits."},
-    {ROUTER_COLLAPSE, "the router sends nearly all tokens to few experts", "Raise the load-balancing loss, add noise to the router, or lower its learning rate."},
-    {UPDATE_LOST, "is not updated although it has a gradient", "Check that the optimizer holds the model's current parameters (not copies from before a re-wrap), and that updates are not below one ulp of a bf16 weight."},
-    {NO_GRADIENT, "gets no gradient any more", "Look for detach(), no_grad() or .data at this place, or a branch that is no longer used."},
-    {UPDATE_TOO_SMALL, "updates are far too small", "Check gradient clipping (threshold, clipping before unscaling), averaging over ranks, and layer-wise learning rates."},
-    {UPDATE_TOO_LARGE, "the update is far too large", "Check weight decay, layer-wise multipliers and hand-written steps for this parameter."},
-    {LEARNING_RATE_ZERO, "the learning rate is zero", "Check the scheduler: its counter, its end, and that it is stepped once per optimizer step."},
-    {LEARNING_RATE_SPIKE, "the learning rate jumps far above its maximum so far", "Check the scheduler and any code that writes param_groups; restore a checkpoint before this step."},
+    {DATA_NONFINITE, "the batch holds NaN or Inf",
+     "Check the batch of this step: missing values, division by a zero standard deviation, corrupt files. Drop or "
+     "repair such samples before the model."},
+    {NONFINITE_FORWARD, "produces NaN or Inf from finite inputs",
+     "Look for division by zero, log or sqrt of values <= 0, exp of large values, or a fully masked softmax row in "
+     "this module; add an epsilon or a clamp there."},
+    {NONFINITE_LOSS, "the loss is not finite although the model's outputs are",
+     "Check the loss: all labels ignored, log(0), division by an empty count. Guard the reduction and clamp "
+     "probabilities."},
+    {NONFINITE_BACKWARD, "turns a finite gradient into NaN or Inf",
+     "The derivative does not exist where the forward pass is fine: sqrt or norm at 0, x/|x|, masked branches of "
+     "where(). Put the epsilon inside the root, or mask before the operation."},
+    {NONFINITE_PARAMETER, "the optimizer wrote NaN or Inf from finite gradients",
+     "Check epsilon, betas and weight decay of the optimizer and the dtype of its state; restore a checkpoint before "
+     "this step."},
+    {LOW_PRECISION_OVERFLOW, "overflows its 16-bit floating-point range",
+     "Keep this module in float32 or bfloat16, or scale its output down (normalise, smaller init)."},
+    {LOW_PRECISION_UNDERFLOW, "underflows its 16-bit floating-point range",
+     "Use loss scaling or bfloat16 for this module."},
+    {VANISHING_GRADIENT, "the gradient vanishes in this module's backward",
+     "Check for a scaling factor, a saturated activation or a lost skip connection in this module; add normalisation "
+     "or a residual path."},
+    {EXPLODING_GRADIENT, "the gradient explodes in this module's backward",
+     "Check for a wrong factor in this module; clip gradients, normalise its input, or lower its init."},
+    {DEAD_UNITS, "its units are dead",
+     "Look at what feeds the activation: a bias or shift far below zero, a dropout of 1, too large an update before. "
+     "Lower the learning rate or use a leaky activation."},
+    {SATURATED_ACTIVATION, "is saturated",
+     "Scale its input down (normalisation, smaller weights, smaller learning rate)."},
+    {ACTIVATION_SHIFT, "its output changed scale without its input doing so",
+     "Look at what changed in this module at this step: a factor, a mode switch, a normalisation's statistics, a "
+     "replaced weight."},
+    {ATTENTION_LOGIT_GROWTH, "attention logits grow without bound",
+     "Normalise queries and keys, lower the learning rate, or clip the logits."},
+    {ROUTER_COLLAPSE, "the router sends nearly all tokens to few experts",
+     "Raise the load-balancing loss, add noise to the router, or lower its learning rate."},
+    {UPDATE_LOST, "is not updated although it has a gradient",
+     "Check that the optimizer holds the model's current parameters (not copies from before a re-wrap), and that "
+     "updates are not below one ulp of a bf16 weight."},
+    {NO_GRADIENT, "gets no gradient any more",
+     "Look for detach(), no_grad() or .data at this place, or a branch that is no longer used."},
+    {UPDATE_TOO_SMALL, "updates are far too small",
+     "Check gradient clipping (threshold, clipping before unscaling), averaging over ranks, and layer-wise learning "
+     "rates."},
+    {UPDATE_TOO_LARGE, "the update is far too large",
+     "Check weight decay, layer-wise multipliers and hand-written steps for this parameter."},
+    {LEARNING_RATE_ZERO, "the learning rate is zero",
+     "Check the scheduler: its counter, its end, and that it is stepped once per optimizer step."},
+    {LEARNING_RATE_SPIKE, "the learning rate jumps far above its maximum so far",
+     "Check the scheduler and any code that writes param_groups; restore a checkpoint before this step."},
     {GRADIENT_ACCUMULATING, "gradients are not cleared between steps", "Call zero_grad() once per optimizer step."},
-    {SCALER_STALLED, "the loss scaler skips too many steps", "Find the module whose gradient is not finite at every step; keep it in float32."},
-    {INIT_SCALE, "its initial weights are far off in scale", "Initialise this module like the others (its fan-in decides the scale)."},
-    {INIT_SYMMETRIC, "its initial weights are all alike", "Initialise this weight randomly, so that its units can differ."},
-    {DATA_SHIFT, "the model's input changed its distribution", "Check the data pipeline at this step: scaling, normalisation, source, shuffling, tokenisation."},
-    {LABEL_ANOMALY, "the labels no longer fit the inputs", "Check the label pipeline at this step: shuffling, offsets, ignored indices, source."},
+    {SCALER_STALLED, "the loss scaler skips too many steps",
+     "Find the module whose gradient is not finite at every step; keep it in float32."},
+    {INIT_SCALE, "its initial weights are far off in scale",
+     "Initialise this module like the others (its fan-in decides the scale)."},
+    {INIT_SYMMETRIC, "its initial weights are all alike",
+     "Initialise this weight randomly, so that its units can differ."},
+    {DATA_SHIFT, "the model's input changed its distribution",
+     "Check the data pipeline at this step: scaling, normalisation, source, shuffling, tokenisation."},
+    {LABEL_ANOMALY, "the labels no longer fit the inputs",
+     "Check the label pipeline at this step: shuffling, offsets, ignored indices, source."},
     {LOSS_SPIKE, "the loss changed scale", "Check reduction (sum against mean), loss weights and batch size."},
-    {LOSS_DIVERGENCE, "updates go up the gradient", "Check the sign of the update, maximise flags, and hand-written steps."},
+    {LOSS_DIVERGENCE, "updates go up the gradient",
+     "Check the sign of the update, maximise flags, and hand-written steps."},
     {LOSS_PLATEAU, "the loss no longer falls", "Nothing may be wrong; see the learning rate and the update ratios."},
-    {REPLICA_DIVERGENCE, "replicas of this parameter differ", "Check that every rank runs the same forward through the wrapped model and the same optimizer step."},
-    {SILENT_CORRUPTION, "one rank computed a value that no other did", "Re-run the step on this rank; if it repeats, take the device out."},
+    {REPLICA_DIVERGENCE, "replicas of this parameter differ",
+     "Check that every rank runs the same forward through the wrapped model and the same optimizer step."},
+    {SILENT_CORRUPTION, "one rank computed a value that no other did",
+     "Re-run the step on this rank; if it repeats, take the device out."},
     {STRAGGLER, "one rank makes the others wait", "Look at this rank's data loading and device clocks."},
     {HANG, "a rank stopped before a collective", "Look at the stack of this rank's process."},
     {RANK_DIED, "the process died", "Look at the end of its log and at the kernel log (out of memory, signals)."},
@@ -54,7 +92,8 @@ constexpr KindText kTexts[] = {
 };
 
 const KindText& TextOf(HypothesisKind kind) {
-  const auto* found = std::find_if(std::begin(kTexts), std::end(kTexts), [&](const KindText& t) { return t.kind == kind; });
+  const auto* found =
+      std::find_if(std::begin(kTexts), std::end(kTexts), [&](const KindText& t) { return t.kind == kind; });
   return found == std::end(kTexts) ? kTexts[std::size(kTexts) - 1] : *found;
 }
 
@@ -77,9 +116,11 @@ std::string SummaryOf(const Cause& cause, const Topology& topology) {
   if (finding.site < topology.sites.size()) {
     const SiteEntry& site = topology.sites[finding.site];
     if (site.role == SiteRole::kInput || site.role == SiteRole::kInputGradient) {
-      place = "in " + (finding.module.empty() ? std::string("the model") : finding.module) + ", between its inputs and " + site.module;
+      place = "in " + (finding.module.empty() ? std::string("the model") : finding.module) +
+              ", between its inputs and " + site.module;
     } else if (site.role == SiteRole::kMerge || site.role == SiteRole::kMergeGradient) {
-      place = "in " + (finding.module.empty() ? std::string("the model") : finding.module) + ", where its branches meet";
+      place =
+          "in " + (finding.module.empty() ? std::string("the model") : finding.module) + ", where its branches meet";
     }
   }
   std::string text = "Step " + std::to_string(finding.step) + ": ";

@@ -44,6 +44,7 @@ void RankInference::AddFinding(Finding finding) {
   }
   Cause cause;
   cause.exact = true;
+  cause.fallback = finding.uncertain;
   cause.chain = NonfiniteChain(detectors_, finding);
   cause.finding = std::move(finding);
   findings_.push_back(std::move(cause));
@@ -55,7 +56,7 @@ void RankInference::UpdateIncidents(std::uint64_t step) {
   if (open != nullptr) {
     for (Cause& cause : open->causes) ResolvePending(detectors_, cause);
   }
-  if (!detectors_.Alarmed()) {
+  if (!detectors_.Alarmed() && waited_ == 0) {
     if (open != nullptr && ++open->quiet >= kQuietSteps) open->open = false;
     return;
   }
@@ -64,6 +65,9 @@ void RankInference::UpdateIncidents(std::uint64_t step) {
     open->last_hot_step = step;
     return;
   }
+  // With sampling, a step may show that something is wrong and not where; the next observed one will.
+  if (!detectors_.observation().tensors_observed && ++waited_ < kQuietSteps) return;
+  waited_ = 0;
   // Memory stays bounded: the first incidents explain the run, so the newest gives way.
   if (incidents_.size() >= kMaxIncidents) incidents_.pop_back();
   Incident incident;

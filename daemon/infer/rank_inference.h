@@ -37,7 +37,7 @@ class RankInference {
 
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, rank_, incarnation_, findings_, incidents_, steps_seen_, applied_steps_, last_step_, steps_after_jump_,
+    Fields(archive, rank_, incarnation_, findings_, incidents_, steps_seen_, applied_steps_, last_step_, waited_,
            fate_);
     VisitTopology(archive, topology_);
     if constexpr (Archive::kReading) detectors_.AdoptGraph(topology_);
@@ -56,7 +56,7 @@ class RankInference {
   std::vector<Cause> findings_;      // in order of detection
   std::vector<Incident> incidents_;  // in order of alarm
   std::uint64_t steps_seen_ = 0, applied_steps_ = 0, last_step_ = 0;
-  std::uint64_t steps_after_jump_ = 0;
+  std::uint32_t waited_ = 0;  // steps for which an alarm has waited for the next step that observes tensors
   RankFate fate_ = RankFate::kRunning;
 };
 

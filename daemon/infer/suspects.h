@@ -13,9 +13,9 @@ enum class Side : std::uint8_t { kBatch, kForward, kLoss, kBackward, kUpdate };
 
 struct Suspect {
   Side side = Side::kForward;
-  std::uint32_t index = 0;     // batch site, node or parameter, by side
-  std::uint64_t step = 0;      // onset
-  std::uint64_t tick = 0;      // onset on the side's own clock
+  std::uint32_t index = 0;  // batch site, node or parameter, by side
+  std::uint64_t step = 0;   // onset
+  std::uint64_t tick = 0;   // onset on the side's own clock
   double evidence = 0;
 };
 

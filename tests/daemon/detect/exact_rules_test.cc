@@ -1,4 +1,5 @@
-// The edges of exact rules: what just does not count. That they fire is what tests/daemon/infer/fault_kinds_test.cc shows.
+// The edges of exact rules: what just does not count. That they fire is what tests/daemon/infer/fault_kinds_test.cc
+// shows.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -97,11 +98,13 @@ TEST(UpdateLost, FourteenStepsAreNotEnoughAndTinyGradientsDoNotCount) {
   const SyntheticRun run;
   const std::uint32_t weight = run.ParameterOf("l1.weight");
   const auto still = [&](std::uint64_t steps, float gradient) {
-    return Observe(run, 80, [=](StepValues& v) {
-             if (v.step < 40 || v.step >= 40 + steps) return;
-             v.Freeze(weight, 39);
-             v.gradient_level[weight] = gradient;
-           }).size();
+    return Observe(run, 80,
+                   [=](StepValues& v) {
+                     if (v.step < 40 || v.step >= 40 + steps) return;
+                     v.Freeze(weight, 39);
+                     v.gradient_level[weight] = gradient;
+                   })
+        .size();
   };
   EXPECT_EQ(still(14, -8), 0U);
   EXPECT_EQ(still(15, -8), 1U);

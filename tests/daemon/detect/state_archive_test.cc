@@ -48,7 +48,8 @@ TEST(StateArchive, EveryTruncationFailsWithoutReadingBeyond) {
   Field(writer, written);
   for (std::size_t length = 0; length < writer.bytes().size(); ++length) {
     // A heap block of exactly this length, so that a sanitizer sees any read past it.
-    const std::vector<std::byte> cut(writer.bytes().begin(), writer.bytes().begin() + static_cast<std::ptrdiff_t>(length));
+    const std::vector<std::byte> cut(writer.bytes().begin(),
+                                     writer.bytes().begin() + static_cast<std::ptrdiff_t>(length));
     StateReader reader(cut);
     Outer read;
     Field(reader, read);

@@ -5,10 +5,11 @@
 namespace neuraldbg::testing {
 namespace {
 
-constexpr float kNoise = 0.1F;      // log2; what a small healthy net shows from step to step
+constexpr float kNoise = 0.1F;  // log2; what a small healthy net shows from step to step
 constexpr float kNumel = 1024, kUnits = 64;
 
-SiteEntry MakeSite(std::uint32_t id, std::string name, std::string module, std::string kind, SiteRole role, Phase phase) {
+SiteEntry MakeSite(std::uint32_t id, std::string name, std::string module, std::string kind, SiteRole role,
+                   Phase phase) {
   SiteEntry site;
   site.id = id;
   site.name = std::move(name);
@@ -60,8 +61,8 @@ void SyntheticRun::AddSites() {
     topology.sites.push_back(site);
   }
   for (std::uint32_t i = 0; i < nodes_; ++i) {
-    SiteEntry site =
-        MakeSite(nodes_ + i, module(i) + ":output:gradient", module(i), "", SiteRole::kOutputGradient, Phase::kBackward);
+    SiteEntry site = MakeSite(nodes_ + i, module(i) + ":output:gradient", module(i), "", SiteRole::kOutputGradient,
+                              Phase::kBackward);
     site.topological_index = i;
     site.twin = i;
     topology.sites.push_back(site);
@@ -162,8 +163,8 @@ void SyntheticRun::AddForward(const StepValues& v, StepFrame& frame) const {
   for (std::uint32_t i = 0; i < nodes_; ++i) {
     level = std::max(level + v.forward_gain[i], -50.0F);
     if (v.absent[i] != 0) continue;
-    const auto flags = static_cast<std::uint16_t>(kFlagTraining | kFlagGradMode |
-                                                  (v.requires_grad[i] != 0 ? kFlagRequiresGrad : 0));
+    const auto flags =
+        static_cast<std::uint16_t>(kFlagTraining | kFlagGradMode | (v.requires_grad[i] != 0 ? kFlagRequiresGrad : 0));
     Sample sample = Tensor(i, Phase::kForward, level, v.numel[i], v.forward_nan[i], flags);
     sample.Set(Statistic::kDeadUnits, v.dead_share[i] * kUnits);
     sample.Set(Statistic::kUnits, kUnits);
@@ -187,8 +188,8 @@ void SyntheticRun::AddBackward(const StepValues& v, StepFrame& frame) const {
     if (reversed > 0) gradient = std::max(gradient + v.backward_gain[i], -50.0F);
     flows = flows && v.requires_grad[i] != 0;
     if (!flows || v.absent[i] != 0) continue;
-    frame.samples.push_back(Tensor(nodes_ + i, Phase::kBackward, gradient + std::log2(v.loss_scale), v.numel[i],
-                                   v.backward_nan[i], 0));
+    frame.samples.push_back(
+        Tensor(nodes_ + i, Phase::kBackward, gradient + std::log2(v.loss_scale), v.numel[i], v.backward_nan[i], 0));
   }
 }
 
@@ -214,8 +215,8 @@ Sample SyntheticRun::Parameter(const StepValues& v, std::uint32_t p) const {
 }
 
 void SyntheticRun::AddOptimizer(const StepValues& v, StepFrame& frame) const {
-  const auto flags = static_cast<std::uint16_t>((v.applied ? kFlagStepApplied : 0) |
-                                                (v.found_inf ? kFlagFoundInf : 0) | (v.dirty ? kFlagGradDirty : 0));
+  const auto flags = static_cast<std::uint16_t>((v.applied ? kFlagStepApplied : 0) | (v.found_inf ? kFlagFoundInf : 0) |
+                                                (v.dirty ? kFlagGradDirty : 0));
   Sample optimizer;
   optimizer.site = other_sites();
   optimizer.kind = RecordKind::kOptimizer;

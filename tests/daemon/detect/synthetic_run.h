@@ -1,6 +1,6 @@
-// A made-up training run with a known graph: batch -> l0 -> a0 -> l1 -> a1 … -> head, parameters, optimizer, loss. Every
-// level wanders a little, by a fixed generator, so that baselines have something to learn. Tests bend one thing at a
-// time. This is not a model of training: whether real runs are judged rightly is what the recordings are for.
+// A made-up training run with a known graph: batch -> l0 -> a0 -> l1 -> a1 … -> head, parameters, optimizer, loss.
+// Every level wanders a little, by a fixed generator, so that baselines have something to learn. Tests bend one thing
+// at a time. This is not a model of training: whether real runs are judged rightly is what the recordings are for.
 #pragma once
 
 #include <cmath>
@@ -18,19 +18,19 @@ struct StepValues {
   std::uint64_t step = 0;
   bool applied = true, dirty = false, found_inf = false, complete = true;
   float learning_rate = 1e-3F, loss_scale = 1.0F, loss = 1.0F;
-  float input_level = 0;                       // log2 rms
-  std::vector<float> forward_gain;             // by node; levels follow from them
-  std::vector<float> backward_gain;            // by node; what the consumer's backward does
-  float root_level = -6;                       // log2 rms of the gradient at the sink
-  std::vector<float> dead_share;               // by node
+  float input_level = 0;             // log2 rms
+  std::vector<float> forward_gain;   // by node; levels follow from them
+  std::vector<float> backward_gain;  // by node; what the consumer's backward does
+  float root_level = -6;             // log2 rms of the gradient at the sink
+  std::vector<float> dead_share;     // by node
   std::vector<float> forward_nan, backward_nan;
-  std::vector<std::uint8_t> requires_grad;     // by node
-  std::vector<float> numel;                    // by node
-  std::vector<std::uint8_t> absent;            // by node: module did not run
+  std::vector<std::uint8_t> requires_grad;                           // by node
+  std::vector<float> numel;                                          // by node
+  std::vector<std::uint8_t> absent;                                  // by node: module did not run
   std::vector<float> gradient_level, update_level, parameter_level;  // by parameter
   std::vector<std::uint8_t> changed, has_gradient;
   std::vector<float> value_nan;
-  std::vector<std::uint64_t> frozen_since;     // by parameter, where changed is 0: the step of its last change
+  std::vector<std::uint64_t> frozen_since;  // by parameter, where changed is 0: the step of its last change
   float batch_nan = 0;
   std::uint64_t missing = 0;
 

@@ -40,9 +40,8 @@ TEST(ChangeSplit, ContributionsSumToTheChange) {
 TEST(ChangeSplit, AMergeSharesByEnergy) {
   SyntheticRun run;  // l0 also feeds head: a skip connection
   run.topology.edges.push_back({run.NodeOf("l0"), run.NodeOf("head")});
-  const ChangeSplit split = Split(run, false, run.node_count() - 1, [&](StepValues& v) {
-    v.forward_gain[run.NodeOf("l0")] += 3;
-  });
+  const ChangeSplit split =
+      Split(run, false, run.node_count() - 1, [&](StepValues& v) { v.forward_gain[run.NodeOf("l0")] += 3; });
   const double sum = std::accumulate(split.contribution.begin(), split.contribution.end(), split.batch);
   EXPECT_NEAR(sum, split.total, 1e-5);
   EXPECT_NEAR(split.contribution[run.NodeOf("l0")], split.total, 0.4) << "both paths lead back to l0";

@@ -1,5 +1,5 @@
-// Restore(Snapshot()) at any frame, and the frames that follow, must give bitwise the answers of an engine that was never
-// interrupted.
+// Restore(Snapshot()) at any frame, and the frames that follow, must give bitwise the answers of an engine that was
+// never interrupted.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -32,13 +32,15 @@ std::string Text(const Diagnosis& diagnosis, const std::vector<Transition>& tran
   for (const Hypothesis& h : diagnosis.hypotheses) {
     out << h.incident << HypothesisKindName(h.kind) << h.module << h.site << h.rank << ' ' << h.step << ' '
         << h.detected_at_step << static_cast<int>(h.phase) << h.confidence << h.summary << h.remedy << '\n';
-    for (const Evidence& e : h.evidence) out << e.site << e.step << e.observed << e.expected_low << e.expected_high << e.note;
+    for (const Evidence& e : h.evidence)
+      out << e.site << e.step << e.observed << e.expected_low << e.expected_high << e.note;
     for (const ChainLink& l : h.chain) out << l.site << l.step << l.share << l.note;
     for (const std::string& e : h.equivalents) out << e;
   }
   for (const BlindSpot& b : diagnosis.blind_spots) out << b.site << b.step << b.text;
   for (const Transition& t : transitions) {
-    out << t.id << ' ' << t.step << ' ' << t.site << t.from << t.to << t.value << t.expected_low << t.expected_high << '\n';
+    out << t.id << ' ' << t.step << ' ' << t.site << t.from << t.to << t.value << t.expected_low << t.expected_high
+        << '\n';
   }
   return out.str();
 }

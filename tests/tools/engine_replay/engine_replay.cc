@@ -31,7 +31,8 @@ nlohmann::json ToJson(const Hypothesis& hypothesis, const Topology& topology) {
                                 {"note", evidence.note}});
   }
   for (const ChainLink& link : hypothesis.chain) {
-    json["chain"].push_back({{"site", name(link.site)}, {"step", link.step}, {"share", link.share}, {"note", link.note}});
+    json["chain"].push_back(
+        {{"site", name(link.site)}, {"step", link.step}, {"share", link.share}, {"note", link.note}});
   }
   return json;
 }
