@@ -48,7 +48,7 @@ def test_no_run_at_all(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", (("--frobnicate",), ("dignose",), ("runs", "-o", "xml"), ("series", "x", "--from", "y"))
+    "words", (("runs", "--frobnicate"), ("dignose",), ("runs", "-o", "xml"), ("series", "x", "--from", "y"))
 )
 def test_a_wrong_command_line(daemon: Daemon, words: tuple[str, ...]) -> None:
     done = daemon.ctl(*words)

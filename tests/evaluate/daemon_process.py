@@ -72,6 +72,7 @@ class Daemon:
             "NEURALDBG_DATA_DIR": str(self.data),
             "XDG_RUNTIME_DIR": str(self.base),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))),
+            "PATH": os.pathsep.join((str(binary("neuraldbgd").parent), os.environ.get("PATH", os.defpath))),
             "OMP_NUM_THREADS": "1",
         }
 
