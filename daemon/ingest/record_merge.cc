@@ -1,6 +1,7 @@
 #include "daemon/ingest/record_merge.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -71,12 +72,33 @@ void MergeRouter(RouterPayload& into, const RouterPayload& part) {
   into.unused_experts = std::min(into.unused_experts, part.unused_experts);  // used in any call is used
 }
 
+// StatisticIndex for all kinds, read without a call: this is on the path of every sample.
+using IndexRow = std::array<std::uint8_t, static_cast<std::size_t>(Statistic::kCount)>;
+const std::array<IndexRow, kRecordKindCount> kIndexRows = [] {
+  std::array<IndexRow, kRecordKindCount> rows{};
+  for (std::size_t kind = 0; kind < rows.size(); ++kind) {
+    for (std::size_t statistic = 0; statistic < rows[kind].size(); ++statistic) {
+      rows[kind][statistic] =
+          static_cast<std::uint8_t>(StatisticIndex(static_cast<RecordKind>(kind), static_cast<Statistic>(statistic)));
+    }
+  }
+  return rows;
+}();
+
 // Writes statistics into a sample, each only if the payload fields it needs are valid.
 class SampleWriter {
  public:
-  SampleWriter(Sample& sample, const Record& record) : sample_(sample), record_(record) {}
+  SampleWriter(Sample& sample, const Record& record)
+      : sample_(sample), record_(record), row_(kIndexRows[static_cast<std::size_t>(record.kind)]) {}
   void Put(unsigned field, Statistic statistic, double value) {
-    if (Valid(record_, field)) sample_.Set(statistic, static_cast<float>(value));
+    if (Valid(record_, field)) PutAlways(statistic, value);
+  }
+  // For what is known without a payload field.
+  void PutAlways(Statistic statistic, double value) {
+    const std::size_t index = row_[static_cast<std::size_t>(statistic)];
+    if (index >= kMaxStatistics) return;
+    sample_.value[index] = static_cast<float>(value);
+    sample_.present |= 1u << index;
   }
   void PutSeconds(unsigned field, Statistic statistic, std::uint64_t nanoseconds) {
     Put(field, statistic, static_cast<double>(nanoseconds) * kSecondsPerNanosecond);
@@ -91,6 +113,7 @@ class SampleWriter {
  private:
   Sample& sample_;
   const Record& record_;
+  const IndexRow& row_;
 };
 
 double Remaining(std::uint64_t numel, std::uint64_t nonfinite) {
@@ -113,7 +136,7 @@ void TensorSample(const MergedRecord& merged, Sample& sample) {
   out.PutRms(9, Statistic::kRms, t.sum_squares, finite);
   if (finite > 0) out.Put(10, Statistic::kMaxAbs, static_cast<double>(t.max_abs));
   out.Put(11, Statistic::kUnits, t.units);
-  sample.Set(Statistic::kCalls, static_cast<float>(merged.calls));
+  out.PutAlways(Statistic::kCalls, merged.calls);
   sample.has_bits = Valid(merged.record, 12);
   sample.bits = sample.has_bits ? t.bits : 0;
 }
@@ -173,7 +196,7 @@ void LossSample(const MergedRecord& merged, Sample& sample) {
   out.Put(8, Statistic::kReduction, static_cast<double>(l.reduction));
   out.Put(9, Statistic::kClassCount, l.class_count);
   out.Put(10, Statistic::kNonfinite, l.nonfinite);
-  sample.Set(Statistic::kCalls, static_cast<float>(merged.calls));
+  out.PutAlways(Statistic::kCalls, merged.calls);
 }
 
 void StepSample(const MergedRecord& merged, Sample& sample) {
@@ -211,7 +234,7 @@ void AttentionSample(const MergedRecord& merged, Sample& sample) {
   out.Put(2, Statistic::kLogitMaxBound, a.logit_max_bound);
   out.Put(3, Statistic::kRows, static_cast<double>(a.rows));
   out.Put(4, Statistic::kHeads, a.heads);
-  sample.Set(Statistic::kCalls, static_cast<float>(merged.calls));
+  out.PutAlways(Statistic::kCalls, merged.calls);
 }
 
 void RouterSample(const MergedRecord& merged, Sample& sample) {
@@ -223,7 +246,7 @@ void RouterSample(const MergedRecord& merged, Sample& sample) {
   out.Put(3, Statistic::kTokens, static_cast<double>(r.tokens));
   out.Put(4, Statistic::kExperts, r.experts);
   out.Put(5, Statistic::kUnusedExperts, r.unused_experts);
-  sample.Set(Statistic::kCalls, static_cast<float>(merged.calls));
+  out.PutAlways(Statistic::kCalls, merged.calls);
 }
 
 }  // namespace
@@ -259,8 +282,7 @@ void Merge(MergedRecord& merged, const Record& part) {
   ++merged.calls;
 }
 
-Sample ToSample(const MergedRecord& merged) {
-  Sample sample;
+void ToSample(const MergedRecord& merged, Sample& sample) {
   sample.site = merged.record.site;
   sample.kind = merged.record.kind;
   sample.phase = merged.record.phase;
@@ -294,6 +316,11 @@ Sample ToSample(const MergedRecord& merged) {
     case RecordKind::kNone:
       break;
   }
+}
+
+Sample ToSample(const MergedRecord& merged) {
+  Sample sample;
+  ToSample(merged, sample);
   return sample;
 }
 

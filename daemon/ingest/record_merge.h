@@ -25,5 +25,7 @@ MergedRecord StartMerge(const Record& first);
 // Adds another part. Requires: same site and kind.
 void Merge(MergedRecord& merged, const Record& part);
 Sample ToSample(const MergedRecord& merged);
+// As above, in place. Requires: `sample` is fresh.
+void ToSample(const MergedRecord& merged, Sample& sample);
 
 }  // namespace neuraldbg

@@ -106,6 +106,7 @@ void StepAssembler::AddToStep(PendingStep& step, const Record& record) {
   } else {
     step.has_training |= record.phase <= Phase::kBackward;
   }
+  step.site_end = std::max(step.site_end, record.site + 1);
   std::uint32_t* link = &step.first[std::size_t{record.site} * kPasses + static_cast<std::size_t>(pass)];
   while (*link != 0) {
     MergedRecord& merged = step.merged[*link - 1];
@@ -116,7 +117,7 @@ void StepAssembler::AddToStep(PendingStep& step, const Record& record) {
     link = &merged.next;
   }
   *link = static_cast<std::uint32_t>(step.merged.size() + 1);  // before the push moves what it points into
-  step.merged.push_back(StartMerge(record));
+  step.merged.push_back({.record = record, .calls = 1, .next = 0});
 }
 
 std::uint64_t StepAssembler::ReceivedThrough(std::uint64_t step) const {
@@ -211,7 +212,7 @@ void StepAssembler::CollectSamples(const PendingStep& step, StepFrame& frame) co
   std::vector<std::uint32_t> chosen;
   chosen.reserve(step.merged.size());
   std::array<std::size_t, kPhaseCount + 1> begin{};
-  for (std::size_t site = 0; site < site_limit_; ++site) {
+  for (std::size_t site = 0; site < step.site_end; ++site) {
     for (std::size_t pass = 0; pass < kPasses; ++pass) {
       std::uint32_t index = step.first[site * kPasses + pass];
       if (index == 0 || !Selects(step, frame.training, static_cast<Pass>(pass))) continue;
@@ -226,7 +227,7 @@ void StepAssembler::CollectSamples(const PendingStep& step, StepFrame& frame) co
   frame.samples.resize(chosen.size());
   for (const std::uint32_t index : chosen) {
     const MergedRecord& merged = step.merged[index];
-    frame.samples[begin[static_cast<std::size_t>(merged.record.phase) % kPhaseCount]++] = ToSample(merged);
+    ToSample(merged, frame.samples[begin[static_cast<std::size_t>(merged.record.phase) % kPhaseCount]++]);
   }
 }
 

@@ -78,6 +78,7 @@ class StepAssembler {
   struct PendingStep {
     std::vector<std::uint32_t> first;  // [site * kPasses + pass] -> index into merged plus one; 0 = none
     std::vector<MergedRecord> merged;  // chained by `next` (index plus one) where kinds share a site
+    std::uint32_t site_end = 0;        // sites with records are below it
     std::uint64_t received = 0;
     std::uint64_t time_ns = 0;
     bool has_training = false;    // a record of a training pass

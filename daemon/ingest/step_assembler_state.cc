@@ -1,6 +1,7 @@
 // The assembler's state as bytes, for the store: what a restarted daemon needs to go on as if it had never stopped. The
 // bytes never leave the host that wrote them (records are little endian by contract); they are still checked, because a
 // file on disk can be damaged.
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -103,9 +104,14 @@ bool StepAssembler::Restore(std::span<const std::byte> bytes) {
     }
     for (auto records = in.Read<std::uint32_t>(); records > 0 && in.ok(); --records) {
       MergedRecord merged = in.Read<MergedRecord>();
-      if (merged.record.site >= site_limit_) return false;
+      const Record& record = merged.record;
+      if (record.site >= site_limit_ || record.kind >= static_cast<RecordKind>(kRecordKindCount) ||
+          record.phase >= static_cast<Phase>(kPhaseCount)) {
+        return false;
+      }
       // Chains are rebuilt rather than believed: a wrong link would be an index out of range.
       merged.next = 0;
+      step.site_end = std::max(step.site_end, merged.record.site + 1);
       std::uint32_t* link =
           &step.first[std::size_t{merged.record.site} * kPasses + static_cast<std::size_t>(PassOf(merged.record))];
       while (*link != 0) link = &step.merged[*link - 1].next;
