@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import platform
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,8 @@ from neuraldbg.observer import Observer, module_paths, parameter_names
 from neuraldbg.optimizer import StepWatch
 from neuraldbg.session import SessionStatus
 from neuraldbg.sites import SiteTable
+
+logger = logging.getLogger("neuraldbg")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Attachment:
         self.segment = _create_segment(config, identity, plan.start_step, compiled.is_compiled(modules))
         self._first_step = plan.start_step
         self._graphs_before = compiled.recompiles()
+        self._drops_said = False
         sites = SiteTable(self.segment)
         self._sites = sites
         self._cadence = Cadence(plan.cadence, plan.budget)
@@ -80,6 +84,12 @@ class Attachment:
     def _on_step_end(self) -> None:
         self.observer.finish_planning()
         self.steps.count_recompiles(compiled.recompiles() - self._graphs_before)
+        if not self._drops_said and self.segment.status().dropped:
+            self._drops_said = True
+            logger.warning(
+                "neuraldbg: the ring is full because no daemon drains it; new records are dropped and counted,"
+                " training goes on (start neuraldbgd to go on observing)"
+            )
 
     def end_step(self) -> None:
         """Ends a step where there is no optimizer."""
