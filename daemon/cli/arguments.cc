@@ -54,22 +54,27 @@ const std::vector<VerbRow>& VerbTable() {
   return verbs;
 }
 
-// The first word that is neither an option nor the value of one must be a verb. Empty if it is, or if there is none.
+bool IsGlobalFlag(const std::string& word) {
+  return std::any_of(kOptions.begin(), kOptions.end(), [&](const OptionRow& row) {
+    const std::vector<std::string> names = absl::StrSplit(std::string(row.names), ',');
+    return IsGlobal(row.option) && std::find(names.begin(), names.end(), word) != names.end();
+  });
+}
+
+// The first word of the command line that cannot stand where a verb or a global option must. Empty if there is none.
 // (CLI11 would only say that a subcommand is required.)
 std::string WordThatIsNoVerb(const std::vector<std::string>& command_line) {
   bool is_value = false;
   for (const std::string& word : command_line) {
     if (std::exchange(is_value, false)) continue;
-    if (word.starts_with('-')) {
-      is_value = std::any_of(kOptions.begin(), kOptions.end(), [&](const OptionRow& row) {
-        const std::vector<std::string> names = absl::StrSplit(std::string(row.names), ',');
-        return IsGlobal(row.option) && std::find(names.begin(), names.end(), word) != names.end();
-      });
+    if (word == "-h" || word == "--help" || word == "--version") return "";
+    const std::string flag = word.substr(0, word.find('='));
+    if (IsGlobalFlag(flag)) {
+      is_value = flag == word;  // --output=json brings its value along
       continue;
     }
-    const bool known =
-        std::any_of(Verbs().begin(), Verbs().end(), [&](const VerbRow& verb) { return verb.name == word; });
-    return known ? "" : word;
+    const auto named = [&](const VerbRow& verb) { return verb.name == word; };
+    return std::any_of(Verbs().begin(), Verbs().end(), named) ? "" : word;
   }
   return "";
 }
@@ -194,7 +199,8 @@ bool IsGlobal(Option option) { return option >= kOutput; }
 absl::StatusOr<ParsedArguments> ParseArguments(const std::vector<std::string>& command_line) {
   const std::string stranger = WordThatIsNoVerb(command_line);
   if (!stranger.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no verb '", stranger, "' (see neuraldbgctl --help)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no verb or option '", stranger, "' (see neuraldbgctl --help)"));
   }
   return Parser().Parse(command_line);
 }

@@ -17,8 +17,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 
 absl::StatusOr<Caller> IdentifyCaller(ServiceContext& context, const grpc::CallbackServerContext& call) {
   context.listening.wait();
-  return IdentifyPeer(context.policy,
-                      {call.peer(), Metadata(call, "authorization"), Metadata(call, "x-neuraldbg-uid")});
+  return IdentifyPeer(context.policy, {call.peer(), Metadata(call, "authorization"),
+                                       Metadata(call, "x-neuraldbg-in-process"), Metadata(call, "x-neuraldbg-uid")});
 }
 
 }  // namespace neuraldbg

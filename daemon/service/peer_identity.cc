@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <openssl/crypto.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -104,12 +105,15 @@ std::optional<TableRow> ParseTableRow(const std::string& line) {
   return row;
 }
 
+// In constant time, so that a secret cannot be guessed byte by byte. An empty secret matches nothing.
+bool SameSecret(const std::string& secret, const std::string& given) {
+  return !secret.empty() && given.size() == secret.size() &&
+         CRYPTO_memcmp(given.data(), secret.data(), secret.size()) == 0;
+}
+
 bool TokenMatches(const std::string& token, const std::string& authorization) {
   const std::string bearer = "Bearer ";
-  if (token.empty() || !absl::StartsWith(authorization, bearer)) return false;
-  const std::string given = authorization.substr(bearer.size());
-  // In constant time, so that the token cannot be guessed byte by byte.
-  return given.size() == token.size() && CRYPTO_memcmp(given.data(), token.data(), token.size()) == 0;
+  return absl::StartsWith(authorization, bearer) && SameSecret(token, authorization.substr(bearer.size()));
 }
 
 Caller CallerOf(const PeerPolicy& policy, std::uint32_t uid) { return {uid, uid == policy.daemon_uid || uid == 0}; }
@@ -140,12 +144,13 @@ std::optional<std::uint32_t> UidOfTcpPeer(const std::string& peer, const std::ve
 }
 
 absl::StatusOr<Caller> IdentifyPeer(const PeerPolicy& policy, const PeerClaim& claim) {
-  if (absl::StartsWith(claim.peer, "unix:")) return CallerOf(policy, policy.daemon_uid);
-  if (claim.peer == "inproc") {
+  // Before the transport: gRPC names the in-process transport differently from release to release.
+  if (SameSecret(policy.in_process_key, claim.in_process_key)) {
     std::uint32_t uid = 0;
     if (absl::SimpleAtoi(claim.uid, &uid)) return CallerOf(policy, uid);
-    return absl::UnauthenticatedError("The in-process channel needs the metadata key x-neuraldbg-uid.");
+    return absl::UnauthenticatedError("A call from within the daemon needs the metadata key x-neuraldbg-uid.");
   }
+  if (absl::StartsWith(claim.peer, "unix:")) return CallerOf(policy, policy.daemon_uid);
   if (TokenMatches(policy.token, claim.authorization)) return CallerOf(policy, policy.daemon_uid);
   const std::optional<std::uint32_t> uid = UidOfTcpPeer(claim.peer, policy.tcp_ports, policy.proc_net);
   if (uid && MayConnect(policy, *uid)) return CallerOf(policy, *uid);
@@ -154,6 +159,14 @@ absl::StatusOr<Caller> IdentifyPeer(const PeerPolicy& policy, const PeerClaim& c
                          ": be added to allowed_uids, or send its token as `authorization: Bearer TOKEN`.")
           : std::string("This connection comes from no known user of this host: send the daemon's token as "
                         "`authorization: Bearer TOKEN`."));
+}
+
+std::string MakeInProcessKey() {
+  std::array<std::uint8_t, 16> bytes{};
+  if (getentropy(bytes.data(), bytes.size()) != 0) return "";  // then no call is believed to be in-process
+  std::string key;
+  for (const std::uint8_t byte : bytes) absl::StrAppend(&key, absl::Hex(byte, absl::kZeroPad2));
+  return key;
 }
 
 absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {

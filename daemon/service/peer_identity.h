@@ -23,15 +23,20 @@ struct PeerPolicy {
   std::vector<std::uint32_t> allowed_uids;
   std::string token;                     // empty: no token is accepted
   std::vector<std::uint16_t> tcp_ports;  // ports the server listens on
+  std::string in_process_key;            // proves that a call comes from this process; empty: none does
   std::string proc_net = "/proc/net";
 };
 
 // What a call brings along.
 struct PeerClaim {
-  std::string peer;           // as gRPC names it: "unix:", "ipv4:127.0.0.1:40000", "ipv6:[::1]:40000", "inproc"
-  std::string authorization;  // metadata `authorization`
-  std::string uid;            // metadata `x-neuraldbg-uid`, believed only on the in-process channel
+  std::string peer;            // as gRPC names it: "unix:", "ipv4:127.0.0.1:40000", "ipv6:[::1]:40000"
+  std::string authorization;   // metadata `authorization`
+  std::string in_process_key;  // metadata `x-neuraldbg-in-process`
+  std::string uid;             // metadata `x-neuraldbg-uid`, believed only together with the key
 };
+
+// 128 random bits in hexadecimal.
+std::string MakeInProcessKey();
 
 // UNAUTHENTICATED with one sentence for anyone who is not let in.
 absl::StatusOr<Caller> IdentifyPeer(const PeerPolicy& policy, const PeerClaim& claim);

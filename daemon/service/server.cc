@@ -127,6 +127,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(ServerOptions opti
   PeerPolicy policy;
   policy.daemon_uid = options.daemon_uid;
   policy.allowed_uids = options.allowed_uids;
+  policy.in_process_key = MakeInProcessKey();
   if (!options.token_file.empty()) {
     absl::StatusOr<std::string> token = ReadTokenFile(options.token_file);
     if (!token.ok()) return token.status();
@@ -161,6 +162,8 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
 std::shared_ptr<grpc::Channel> GrpcServer::InProcessChannel() {
   return impl_->server == nullptr ? nullptr : impl_->server->InProcessChannel({});
 }
+
+const std::string& GrpcServer::in_process_key() const { return impl_->context.policy.in_process_key; }
 
 std::size_t GrpcServer::active_calls() const { return impl_->context.live.size(); }
 

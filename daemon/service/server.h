@@ -59,9 +59,10 @@ class GrpcServer {
   // Idempotent; the destructor calls it with no patience.
   void Shutdown(std::chrono::milliseconds patience);
 
-  // Calls without a socket, for the gRPC-web bridge. Such calls must name their user in the metadata key
-  // `x-neuraldbg-uid` (the key means nothing on any other transport).
+  // Calls without a socket, for the gRPC-web bridge. Such a call must carry the metadata `x-neuraldbg-in-process` (the
+  // key, which never leaves this process) and `x-neuraldbg-uid` (the user on whose behalf it is made).
   std::shared_ptr<grpc::Channel> InProcessChannel();
+  const std::string& in_process_key() const;
   // Streams and waiting calls open now.
   std::size_t active_calls() const;
 

@@ -109,8 +109,10 @@ class StoreStream final : public grpc::ServerWriteReactor<Response>, public Live
       page_.pop_front();
       writing_ = true;
       write_started_ = std::chrono::steady_clock::now();
+      grpc::WriteOptions options;
+      if (!page_.empty()) options.set_buffer_hint();  // the rest of the page follows at once
       lock.unlock();
-      this->StartWrite(&sent_);
+      this->StartWrite(&sent_, options);
     }
   }
 

@@ -109,7 +109,7 @@ class IdentifyPeerTest : public TcpTableTest {
   }
   absl::StatusOr<Caller> From(int uid, const std::string& authorization = "") {
     Write(Row("0100007F:9C40", "0100007F:1D09", "01", uid, 55));
-    return IdentifyPeer(policy_, {"ipv4:127.0.0.1:40000", authorization, ""});
+    return IdentifyPeer(policy_, {"ipv4:127.0.0.1:40000", authorization, "", ""});
   }
   PeerPolicy policy_;
 };
@@ -132,11 +132,16 @@ TEST_F(IdentifyPeerTest, StrangerIsRefusedUnlessItHasTheToken) {
   EXPECT_TRUE(From(3000, "Bearer 0123456789abcdef")->admin);
 }
 
-TEST_F(IdentifyPeerTest, ClaimedUidCountsInProcessOnly) {
-  EXPECT_EQ(IdentifyPeer(policy_, {"inproc", "", "2000"})->uid, 2000u);
-  EXPECT_TRUE(absl::IsUnauthenticated(IdentifyPeer(policy_, {"inproc", "", ""}).status()));
+TEST_F(IdentifyPeerTest, ClaimedUidCountsWithTheKeyOfTheProcessOnly) {
   Write("");
-  EXPECT_TRUE(absl::IsUnauthenticated(IdentifyPeer(policy_, {"ipv4:127.0.0.1:40000", "", "0"}).status()));
+  const std::string peer = "ipv4:127.0.0.1:40000";
+  EXPECT_TRUE(absl::IsUnauthenticated(IdentifyPeer(policy_, {peer, "", "", "0"}).status())) << "there is no key";
+  policy_.in_process_key = MakeInProcessKey();
+  EXPECT_EQ(policy_.in_process_key.size(), 32u);
+  EXPECT_NE(policy_.in_process_key, MakeInProcessKey());
+  EXPECT_EQ(IdentifyPeer(policy_, {"unknown", "", policy_.in_process_key, "2000"})->uid, 2000u);
+  EXPECT_TRUE(absl::IsUnauthenticated(IdentifyPeer(policy_, {"unknown", "", policy_.in_process_key, ""}).status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(IdentifyPeer(policy_, {peer, "", MakeInProcessKey(), "0"}).status()));
 }
 
 TEST(TokenFileTest, MustBePrivateAndLong) {

@@ -51,7 +51,10 @@ class ServerTest : public ::testing::Test {
                         const char* uid = nullptr) {
     grpc::ClientContext context;
     SetWatchdog(context);
-    if (uid != nullptr) context.AddMetadata("x-neuraldbg-uid", uid);
+    if (uid != nullptr) {
+      context.AddMetadata("x-neuraldbg-in-process", server_->in_process_key());
+      context.AddMetadata("x-neuraldbg-uid", uid);
+    }
     return v1::RunService::NewStub(channel)->ListRuns(&context, {}, &response);
   }
 
@@ -113,7 +116,8 @@ TEST_F(ServerTest, TcpFromOwnUser_IsServed) {
 TEST_F(ServerTest, InProcessChannel_ServesTheNamedUserOnly) {
   v1::ListRunsResponse response;
   EXPECT_EQ(ListRuns(server_->InProcessChannel(), response).error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  ASSERT_TRUE(ListRuns(server_->InProcessChannel(), response, "2000").ok());
+  const grpc::Status status = ListRuns(server_->InProcessChannel(), response, "2000");
+  ASSERT_TRUE(status.ok()) << status.error_message();
   ASSERT_EQ(response.runs_size(), 1);
   EXPECT_EQ(response.runs(0).run(), "other");
 }
@@ -244,8 +248,8 @@ class ImpatientServerTest : public ServerTest {
 };
 
 TEST_F(ImpatientServerTest, ReaderThatTakesNothing_IsCutOff) {
-  // More than the windows and buffers of HTTP/2 between the two hold.
-  constexpr std::uint64_t kEvents = 40'000;
+  // About 8 MiB: more than the windows and buffers of HTTP/2 between the two hold.
+  constexpr std::uint64_t kEvents = 60'000;
   filled_.Advance(1, 1, kEvents);
   v1::WatchEventsRequest request;
   request.set_run("gpt#2");
