@@ -62,4 +62,11 @@ void LossSeries::Accumulate(double value, std::uint64_t step) {
   restart_ = cusum_ == 0;
 }
 
+void LossSeries::ForgetBaseline() {
+  series_.ForgetBaseline();
+  cusum_ = 0;
+  restart_ = true;
+  hot_ = false;
+}
+
 }  // namespace neuraldbg

@@ -13,6 +13,7 @@ namespace neuraldbg {
 class LossSeries {
  public:
   void Observe(const Observation& observation, DetectorOutput& output);
+  void ForgetBaseline();
 
   const Series& series() const { return series_; }
   std::uint64_t ticks() const { return ticks_; }

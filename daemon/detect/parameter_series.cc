@@ -102,4 +102,14 @@ void ParameterSeries::JudgeCollapse(const Observation& observation) {
   collapsed_now_ = now;
 }
 
+void ParameterSeries::ForgetBaselines() {
+  for (ParameterTrack& track : tracks_) {
+    for (Series* series : {&track.gradient_level, &track.gradient_gain, &track.update_level, &track.update_per_rate,
+                           &track.update_per_gradient, &track.level}) {
+      series->ForgetBaseline();
+    }
+  }
+  hot_ = collapsed_now_ = collapsed_before_ = false;
+}
+
 }  // namespace neuraldbg

@@ -33,6 +33,7 @@ struct ParameterTrack {
 class ParameterSeries {
  public:
   void Observe(const Observation& observation, DetectorOutput& output);
+  void ForgetBaselines();
 
   const ParameterTrack& track(std::uint32_t parameter) const { return tracks_[parameter]; }
   bool anything_hot() const { return hot_; }

@@ -28,9 +28,25 @@ bool RankDetectors::FitsGraph() const {
          profile_.Fits(graph_) && silence_.Fits(graph_);
 }
 
+// After a hole (nobody drained the ring for long, and what came is the black box of a dead job) the network is another
+// one: to hold it against the old baseline would read missing records as values.
+void RankDetectors::NoticeHole(std::uint64_t step) {
+  const std::uint64_t gap = step > last_step_ ? step - last_step_ : 0;
+  const bool hole = usual_gap_ > 0 && gap > threshold::kHoleSteps && gap > threshold::kHoleGaps * usual_gap_;
+  if (hole) {
+    tensors_.ForgetBaselines();
+    parameters_.ForgetBaselines();
+    loss_.ForgetBaseline();
+  } else if (initial_told_) {
+    usual_gap_ = gap;
+  }
+  last_step_ = step;
+}
+
 void RankDetectors::Observe(const StepFrame& frame, std::vector<Transition>& transitions,
                             std::vector<Finding>& findings) {
   observation_.Decode(graph_, frame);
+  NoticeHole(frame.step);
   DetectorOutput output{regimes_, findings};
   if (!initial_told_) {
     // Values at attach are judged with the first step, when the manifest is certainly whole.

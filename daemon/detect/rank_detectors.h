@@ -40,7 +40,7 @@ class RankDetectors {
   template <typename Archive>
   void Visit(Archive& archive) {
     Fields(archive, regimes_, tensors_, parameters_, loss_, nonfinite_, rates_, flow_, lost_, profile_, silence_,
-           initial_, initial_told_, found_at_start_);
+           initial_, last_step_, usual_gap_, initial_told_, found_at_start_);
   }
   // After a snapshot was read: whether all state has the size that the graph asks for.
   bool FitsGraph() const;
@@ -48,6 +48,8 @@ class RankDetectors {
   void AdoptGraph(const Topology& topology) { graph_ = SiteGraph(topology); }
 
  private:
+  void NoticeHole(std::uint64_t step);
+
   SiteGraph graph_;
   std::vector<Finding> initial_;
   Observation observation_;
@@ -61,6 +63,7 @@ class RankDetectors {
   UpdateLostDetector lost_;
   DepthProfileDetector profile_;
   SilenceDetector silence_;
+  std::uint64_t last_step_ = 0, usual_gap_ = 0;  // usual_gap_ 0: no two steps yet
   bool initial_told_ = false, found_at_start_ = false;
 };
 

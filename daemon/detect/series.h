@@ -62,6 +62,13 @@ class Series {
   // stays.
   bool Hot() const;
   bool Flagged() const { return next_ > 0 && Evidence(next_ - 1) >= 1; }
+  // What came before says nothing about what follows (a hole in the record): the baseline is learnt anew.
+  void ForgetBaseline() {
+    baseline_ = Baseline();
+    deviation_.fill(kNan);
+    evidence_.fill(0);
+    usable_ = flagged_run_ = 0;
+  }
   // Leaves an evidence of 0 at the newest sample: a rule outside knows a harmless reason for the deviation.
   void Excuse() {
     if (next_ > 0) evidence_[(next_ - 1) % kHistory] = 0;

@@ -237,4 +237,11 @@ void TensorSeries::ProposeBackward(const Observation& observation, std::uint32_t
                          std::exp2(series.center() + input + series.threshold()));
 }
 
+void TensorSeries::ForgetBaselines() {
+  for (NodeSeries& node : nodes_) node.ForgetBaselines();
+  for (Series& series : batches_) series.ForgetBaseline();
+  for (Series& series : batch_zero_shares_) series.ForgetBaseline();
+  hot_ = false;
+}
+
 }  // namespace neuraldbg

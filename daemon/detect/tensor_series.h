@@ -15,6 +15,12 @@ struct NodeSeries {
   Series forward_level, forward_gain, dead_share, saturated_share, backward_level, backward_gain;
   float gradient_numel = 0;  // of the first observed gradient: mean-reduced losses make gradients ~ 1/batch
   float forward_numel = 0;
+  void ForgetBaselines() {
+    for (Series* series :
+         {&forward_level, &forward_gain, &dead_share, &saturated_share, &backward_level, &backward_gain}) {
+      series->ForgetBaseline();
+    }
+  }
   std::uint16_t odd_numel = 0, absent = 0;  // counts over the first kRoutedSteps ticks
   bool routed = false;  // gets a varying share of the batch (an expert, a dropped layer): not judged
 
@@ -28,6 +34,7 @@ struct NodeSeries {
 class TensorSeries {
  public:
   void Observe(const Observation& observation, DetectorOutput& output);
+  void ForgetBaselines();
 
   const NodeSeries& node(std::uint32_t index) const { return nodes_[index]; }
   const Series& batch(std::uint32_t index) const { return batches_[index]; }

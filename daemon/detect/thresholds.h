@@ -19,7 +19,9 @@ inline constexpr std::uint32_t kMinimumRotated = 12;  // the same for parameters
 inline constexpr std::uint32_t kEntryDelay = 10;      // samples enter late: a ramp of 6 % a step must not teach itself
 inline constexpr std::uint32_t kReadmitAfter = 40;    // flagged samples in a row after which a series is a new normal
 inline constexpr double kYoungFactor = 24.0;          // thresholds are widened by 1 + 24/n while n samples are few
-inline constexpr double kMadToSigma = 1.4826;         // consistency constant of the MAD under a normal distribution
+// A hole in the record: more steps missing than the window holds, and far more than the cadence leaves out. Default.
+inline constexpr std::uint64_t kHoleSteps = kWindow, kHoleGaps = 4;
+inline constexpr double kMadToSigma = 1.4826;  // consistency constant of the MAD under a normal distribution
 
 // Alarm: |deviation| > max(minimum, factor x robust sigma), sigma not below the floor. Set by hand on the development
 // recordings: the largest healthy gain excursion there is 0.8, the largest level excursion 1.7.

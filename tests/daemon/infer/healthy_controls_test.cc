@@ -21,6 +21,27 @@ TEST(HealthyControls, PlainRun) {
   ExpectHealthy(run, nullptr, 2000);
 }
 
+// As when nobody drained the ring and only the black box of the end is left: the network is another one by then.
+TEST(HealthyControls, HoleInTheRecord) {
+  const SyntheticRun run;
+  EngineDriver driver(run);
+  driver.Run(0, 300);
+  driver.Run(4000, 4100, [](StepValues& v) {
+    for (float& gain : v.forward_gain) gain += 1.5F;
+    for (float& level : v.update_level) level += 3;
+  });
+  EXPECT_EQ(VerdictName(driver.engine.Diagnose().verdict), "HEALTHY");
+  EXPECT_TRUE(driver.transitions.empty());
+  // What happens after the hole is judged by what came after it.
+  driver.Run(4100, 4110, [&](StepValues& v) {
+    for (float& gain : v.forward_gain) gain += 1.5F;
+    for (float& level : v.update_level) level += 3;
+    v.forward_gain[run.NodeOf("a1")] += 5;
+  });
+  EXPECT_EQ(driver.Lead().step, 4100u);
+  EXPECT_EQ(driver.Lead().module, "a1");
+}
+
 TEST(HealthyControls, WarmUpFromZeroWithKeyBiasWithoutGradient) {
   const SyntheticRun run;
   ExpectHealthy(run, [&](StepValues& v) {
