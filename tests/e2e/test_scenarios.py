@@ -24,4 +24,4 @@ def test_the_planted_cause_comes_first_under_fullgraph_compilation(daemon: Daemo
 @pytest.mark.parametrize("scenario", ("healthy-relu_mlp-1", "healthy-gpt_warmup-1", "healthy-eval_passes-1"))
 def test_a_healthy_run_is_not_called_a_fault(daemon: Daemon, scenario: str) -> None:
     outcome = run_job(daemon, Job(scenario, False, "job"))
-    assert outcome.score.verdict == "HEALTHY", outcome.score.answer
+    assert outcome.score.verdict != "FAULT", outcome.score.answer
