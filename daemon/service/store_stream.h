@@ -110,7 +110,9 @@ class StoreStream final : public grpc::ServerWriteReactor<Response>, public Live
       writing_ = true;
       write_started_ = std::chrono::steady_clock::now();
       grpc::WriteOptions options;
-      if (!page_.empty()) options.set_buffer_hint();  // the rest of the page follows at once
+      // The rest of the page follows at once. Not on the first write: it carries the headers, and gRPC 1.51 would keep
+      // those back and never report the write as done.
+      if (std::exchange(headers_sent_, true) && !page_.empty()) options.set_buffer_hint();
       lock.unlock();
       this->StartWrite(&sent_, options);
     }
@@ -129,6 +131,7 @@ class StoreStream final : public grpc::ServerWriteReactor<Response>, public Live
   mutable std::mutex mutex_;
   std::deque<Response> page_;
   Response sent_;  // must not change while it is being written
+  bool headers_sent_ = false;
   bool writing_ = false;
   bool finished_ = false;
   std::optional<absl::Status> verdict_;  // how the stream ends, once that is known

@@ -158,6 +158,22 @@ TEST_F(ServerTest, WatchEvents_SendsThePastThenLiveOnesAndEndsWithTheRun) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+TEST_F(ServerTest, WatchEvents_SendsManyEventsOfThePast) {
+  filled_.Advance(1, 1, 1000);  // the very first write belongs to a full page
+  filled_.EndRun();
+  grpc::ClientContext context;
+  SetWatchdog(context);
+  v1::WatchEventsRequest request;
+  request.set_run("gpt#2");
+  const auto stub = v1::EventService::NewStub(channel_);
+  const auto stream = stub->WatchEvents(&context, request);
+  v1::WatchEventsResponse response;
+  std::uint64_t expected = 1;
+  while (stream->Read(&response)) EXPECT_EQ(response.event().id(), expected++);
+  EXPECT_EQ(expected, 1001u);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST_F(ServerTest, Diagnose_WaitsUntilTheStepIsConsumed) {
   const auto stub = v1::DiagnosisService::NewStub(channel_);
   std::thread trainer([&] {
@@ -244,7 +260,7 @@ TEST_F(ServerTest, CancelledStream_IsForgotten) {
 
 class ImpatientServerTest : public ServerTest {
  protected:
-  ImpatientServerTest() { stall_max_ = milliseconds(300); }
+  ImpatientServerTest() { stall_max_ = milliseconds(1000); }
 };
 
 TEST_F(ImpatientServerTest, ReaderThatTakesNothing_IsCutOff) {
@@ -258,7 +274,7 @@ TEST_F(ImpatientServerTest, ReaderThatTakesNothing_IsCutOff) {
   SetWatchdog(context);
   const auto stream = stub->WatchEvents(&context, request);
   v1::WatchEventsResponse response;
-  ASSERT_TRUE(stream->Read(&response));
+  ASSERT_TRUE(stream->Read(&response)) << stream->Finish().error_message();
   while (server_->active_calls() != 0) std::this_thread::sleep_for(milliseconds(20));
   std::uint64_t read = 1;
   while (stream->Read(&response)) ++read;
