@@ -13,8 +13,8 @@ namespace neuraldbg {
 
 enum class Severity : std::uint8_t { kInfo = 0, kWarning = 1, kError = 2 };
 
-// A site changed its regime: detectors emit one when it enters and one when it leaves. `id` is dense per run, in order of
-// emission, so streams can resume.
+// A site changed its regime: detectors emit one when it enters and one when it leaves. `id` is dense per run, in order
+// of emission, so streams can resume.
 struct Transition {
   std::uint64_t id = 0;
   std::uint64_t step = 0;
@@ -22,20 +22,21 @@ struct Transition {
   std::uint32_t site = kNoSite;
   Phase phase = Phase::kForward;
   Statistic statistic = Statistic::kNone;
-  std::string from, to;      // regime names, e.g. "HEALTHY" -> "VANISHING"
-  double value = 0;          // observed
+  std::string from, to;  // regime names, e.g. "HEALTHY" -> "VANISHING"
+  double value = 0;      // observed
   double expected_low = 0, expected_high = 0;
   Severity severity = Severity::kWarning;
 };
 
-#define NEURALDBG_HYPOTHESIS_KINDS(X)                                                                                   \
-  X(DATA_NONFINITE) X(NONFINITE_FORWARD) X(NONFINITE_LOSS) X(NONFINITE_BACKWARD) X(NONFINITE_PARAMETER)                 \
-  X(LOW_PRECISION_OVERFLOW) X(LOW_PRECISION_UNDERFLOW) X(VANISHING_GRADIENT) X(EXPLODING_GRADIENT) X(DEAD_UNITS)        \
-  X(SATURATED_ACTIVATION) X(ACTIVATION_SHIFT) X(ATTENTION_LOGIT_GROWTH) X(ROUTER_COLLAPSE) X(UPDATE_LOST)               \
-  X(NO_GRADIENT) X(UPDATE_TOO_SMALL) X(UPDATE_TOO_LARGE) X(LEARNING_RATE_ZERO) X(LEARNING_RATE_SPIKE)                   \
-  X(GRADIENT_ACCUMULATING) X(SCALER_STALLED) X(INIT_SCALE) X(INIT_SYMMETRIC) X(DATA_SHIFT) X(LABEL_ANOMALY)             \
-  X(LOSS_SPIKE) X(LOSS_DIVERGENCE) X(LOSS_PLATEAU) X(REPLICA_DIVERGENCE) X(SILENT_CORRUPTION) X(STRAGGLER) X(HANG)      \
-  X(RANK_DIED) X(BLIND_SPOT)
+#define NEURALDBG_HYPOTHESIS_KINDS(X)                                                                              \
+  X(DATA_NONFINITE)                                                                                                \
+  X(NONFINITE_FORWARD) X(NONFINITE_LOSS) X(NONFINITE_BACKWARD) X(NONFINITE_PARAMETER) X(LOW_PRECISION_OVERFLOW)    \
+      X(LOW_PRECISION_UNDERFLOW) X(VANISHING_GRADIENT) X(EXPLODING_GRADIENT) X(DEAD_UNITS) X(SATURATED_ACTIVATION) \
+          X(ACTIVATION_SHIFT) X(ATTENTION_LOGIT_GROWTH) X(ROUTER_COLLAPSE) X(UPDATE_LOST) X(NO_GRADIENT)           \
+              X(UPDATE_TOO_SMALL) X(UPDATE_TOO_LARGE) X(LEARNING_RATE_ZERO) X(LEARNING_RATE_SPIKE)                 \
+                  X(GRADIENT_ACCUMULATING) X(SCALER_STALLED) X(INIT_SCALE) X(INIT_SYMMETRIC) X(DATA_SHIFT)         \
+                      X(LABEL_ANOMALY) X(LOSS_SPIKE) X(LOSS_DIVERGENCE) X(LOSS_PLATEAU) X(REPLICA_DIVERGENCE)      \
+                          X(SILENT_CORRUPTION) X(STRAGGLER) X(HANG) X(RANK_DIED) X(BLIND_SPOT)
 
 enum class HypothesisKind : std::uint8_t {
 #define X(name) name,

@@ -24,23 +24,81 @@ inline constexpr std::size_t kMaxStatistics = 16;
 enum class Statistic : std::uint8_t {
   kNone = 0,
   // TENSOR and BATCH. Means are over finite elements, in the order of kTensorStatistics.
-  kNumel, kNan, kInf, kZero, kSaturated, kTiny, kDeadUnits, kUnits, kMean, kMeanAbs, kRms, kMaxAbs, kCalls,
+  kNumel,
+  kNan,
+  kInf,
+  kZero,
+  kSaturated,
+  kTiny,
+  kDeadUnits,
+  kUnits,
+  kMean,
+  kMeanAbs,
+  kRms,
+  kMaxAbs,
+  kCalls,
   // PARAMETER
-  kGradientRms, kUpdateRms, kGradientDotUpdate /* cosine */, kGradientMaxAbs, kValueNonfinite, kGradientNonfinite,
-  kGradientZero, kChanged,
+  kGradientRms,
+  kUpdateRms,
+  kGradientDotUpdate /* cosine */,
+  kGradientMaxAbs,
+  kValueNonfinite,
+  kGradientNonfinite,
+  kGradientZero,
+  kChanged,
   // OPTIMIZER
-  kLearningRate, kLossScale, kWeightDecay, kBeta1, kBeta2, kEpsilon, kParameterCount, kSkippedTotal,
-  kGradientNorm, kUpdateNorm, kObservedCount,  // over the parameters observed this step
+  kLearningRate,
+  kLossScale,
+  kWeightDecay,
+  kBeta1,
+  kBeta2,
+  kEpsilon,
+  kParameterCount,
+  kSkippedTotal,
+  kGradientNorm,
+  kUpdateNorm,
+  kObservedCount,  // over the parameters observed this step
   // LOSS
-  kLoss, kLabelCount, kLabelIgnored, kLabelMean, kLabelRms, kLogitGradientSumAbs, kLogsumexp, kLossKind, kReduction,
-  kClassCount, kNonfinite,
+  kLoss,
+  kLabelCount,
+  kLabelIgnored,
+  kLabelMean,
+  kLabelRms,
+  kLogitGradientSumAbs,
+  kLogsumexp,
+  kLossKind,
+  kReduction,
+  kClassCount,
+  kNonfinite,
   // STEP
-  kSamples, kDurationSeconds, kAgentSeconds, kMicrobatches, kCadence, kRotationGroup, kRotationGroups, kShedLevel,
+  kSamples,
+  kDurationSeconds,
+  kAgentSeconds,
+  kMicrobatches,
+  kCadence,
+  kRotationGroup,
+  kRotationGroups,
+  kShedLevel,
   kRecompiles,
   // PHASES, ATTENTION, ROUTER
-  kDataSeconds, kForwardSeconds, kBackwardSeconds, kToFirstCollectiveSeconds, kSyncSeconds, kOptimizerSeconds,
-  kCollectiveSequence, kLogitMax, kEntropy, kLogitMaxBound, kRows, kHeads, kLoadMax, kLoadEntropy, kScoreSum, kTokens,
-  kExperts, kUnusedExperts,
+  kDataSeconds,
+  kForwardSeconds,
+  kBackwardSeconds,
+  kToFirstCollectiveSeconds,
+  kSyncSeconds,
+  kOptimizerSeconds,
+  kCollectiveSequence,
+  kLogitMax,
+  kEntropy,
+  kLogitMaxBound,
+  kRows,
+  kHeads,
+  kLoadMax,
+  kLoadEntropy,
+  kScoreSum,
+  kTokens,
+  kExperts,
+  kUnusedExperts,
   kCount
 };
 
@@ -57,9 +115,9 @@ struct Sample {
   std::uint32_t site = kNoSite;
   RecordKind kind = RecordKind::kNone;
   Phase phase = Phase::kForward;
-  std::uint16_t flags = 0;      // RecordFlag
-  std::uint32_t present = 0;    // bit i: value[i] holds a measurement (which may itself be NaN or Inf); clear = missing
-  std::uint64_t bits = 0;       // fingerprint of raw bits, valid if has_bits
+  std::uint16_t flags = 0;    // RecordFlag
+  std::uint32_t present = 0;  // bit i: value[i] holds a measurement (which may itself be NaN or Inf); clear = missing
+  std::uint64_t bits = 0;     // fingerprint of raw bits, valid if has_bits
   bool has_bits = false;
   std::array<float, kMaxStatistics> value{};
 
@@ -83,17 +141,17 @@ struct StepFrame {
   std::uint64_t step = 0;
   bool complete = false;
   bool applied = false;
-  bool training = true;               // false: evaluation passes only (kept, never judged as training)
+  bool training = true;  // false: evaluation passes only (kept, never judged as training)
   std::uint64_t records_received = 0;
   std::uint64_t records_missing = 0;
-  std::uint64_t time_ns = 0;          // CLOCK_MONOTONIC of the last record
+  std::uint64_t time_ns = 0;  // CLOCK_MONOTONIC of the last record
   std::vector<Sample> samples;
 };
 
 // The static side of one rank: sites and graph, from the manifest.
 struct Topology {
   RunEntry run;
-  std::vector<SiteEntry> sites;            // index = id
+  std::vector<SiteEntry> sites;  // index = id
   std::vector<EdgeEntry> edges;
   std::vector<std::uint32_t> sinks;
   std::vector<ParameterInitEntry> parameter_inits;
