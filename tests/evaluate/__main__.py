@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -126,8 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
                 lines.write(json.dumps(entry) + "\n")
     text = summary(outcomes)
     print("\n" + text)
-    if not options.no_document and not options.only:
-        write_section("evaluate", "Planted faults and healthy runs", "./run evaluate", text)
+    if not options.no_document:
+        # A part of the runs is documented as that part: the command says which.
+        chosen = [f"--only {shlex.quote(options.only)}"] if options.only else []
+        chosen += [f"--modes {options.modes}"] if options.modes != ",".join(MODES) else []
+        write_section("evaluate", "Planted faults and healthy runs", " ".join(["./run evaluate", *chosen]), text)
     missed = failures(outcomes)
     print("\n".join(["", *missed]) if missed else "\ngoal reached")
     return 1 if missed else 0
