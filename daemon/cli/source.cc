@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/service/grpc_log.h"
 #include "daemon/service/peer_identity.h"
 #include "daemon/service/query.h"
 #include "neuraldbg/v1/diagnosis_service.grpc.pb.h"
@@ -119,6 +120,7 @@ bool Connects(grpc::Channel& channel, std::chrono::milliseconds patience) {
 
 absl::StatusOr<std::unique_ptr<Source>> ConnectToDaemon(const DaemonAddress& address,
                                                         std::chrono::milliseconds patience) {
+  SilenceGrpcLog();
   std::string token;
   if (!address.token_file.empty()) {
     absl::StatusOr<std::string> read = ReadTokenFile(address.token_file);

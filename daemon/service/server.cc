@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/service/grpc_log.h"
 #include "daemon/service/listen_address.h"
 #include "daemon/service/services.h"
 
@@ -124,6 +125,7 @@ GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrpcServer::~GrpcServer() { Shutdown(std::chrono::milliseconds(0)); }
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(ServerOptions options) {
+  SilenceGrpcLog();
   PeerPolicy policy;
   policy.daemon_uid = options.daemon_uid;
   policy.allowed_uids = options.allowed_uids;

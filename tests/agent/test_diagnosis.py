@@ -62,11 +62,13 @@ def test_the_message_becomes_an_object() -> None:
     lines = str(report).splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == [
         "Verdict",
+        "Cause",
         "Why",
         "Next",
         "Notice",
         "Blind",
     ]
+    assert lines[1].startswith("Cause    NONFINITE_FORWARD in blocks.3.attn, all ranks, step ")
 
 
 @pytest.mark.parametrize(
