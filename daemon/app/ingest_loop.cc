@@ -140,8 +140,8 @@ void IngestLoop::RemoveEnded() {
 
 // A run has ended when none of its ranks is live. It died if the newest incarnation of any rank did.
 void IngestLoop::EndRun(RunSession& session) {
-  const StoredRun run = session.run();
-  sessions_.erase(run.id);
+  const auto owned = sessions_.extract(session.run().id);  // alive until the end of this function
+  const StoredRun& run = session.run();
   const absl::StatusOr<std::vector<StoredRank>> ranks = store_.ListRanks(run.id);
   if (!ranks.ok()) return StoreFailed(ranks.status(), Clock::now());
   std::map<std::uint32_t, std::pair<std::uint32_t, RankState>> newest;  // rank -> (incarnation, state)

@@ -168,11 +168,13 @@ absl::Status RankDriver::Persist(Commit commit, Clock::time_point now) {
 }
 
 absl::Status RankDriver::PersistPending(Clock::time_point now) {
-  if (absl::Status status = store_.Apply(*pending_); !status.ok()) return status;
+  if (!pending_) return absl::OkStatus();
+  const Commit& commit = *pending_;
+  if (absl::Status status = store_.Apply(commit); !status.ok()) return status;
   segment_.reader->Committed();
   committed_at_ = now;
   uncommitted_ = 0;
-  feed_.Publish(pending_->rank.key.run_id, pending_->transitions, pending_->diagnosis.has_value());
+  feed_.Publish(commit.rank.key.run_id, commit.transitions, commit.diagnosis.has_value());
   pending_.reset();
   if (fate_ != RankFate::kRunning) {
     segment_.reader->Unlink();
