@@ -40,10 +40,7 @@ class WaitingDiagnose final : public grpc::ServerUnaryReactor, public LiveCall {
     FinishOnce(answer.status(), answer.ok() ? &*answer : nullptr);
   }
 
-  bool done() const override {
-    const std::lock_guard lock(mutex_);
-    return finished_;
-  }
+  bool done() const override { return finished_; }
   void OnCancel() override { FinishOnce(absl::CancelledError("The caller gave up.")); }
   void OnDone() override { std::exchange(self_, nullptr).reset(); }
 
@@ -66,7 +63,7 @@ class WaitingDiagnose final : public grpc::ServerUnaryReactor, public LiveCall {
   void FinishOnce(const absl::Status& status, v1::DiagnoseResponse* answer = nullptr) {
     {
       const std::lock_guard lock(mutex_);
-      if (std::exchange(finished_, true)) return;
+      if (finished_.exchange(true)) return;
       if (answer != nullptr) response_->Swap(answer);
     }
     Finish(ToGrpcStatus(status));
@@ -78,8 +75,8 @@ class WaitingDiagnose final : public grpc::ServerUnaryReactor, public LiveCall {
   std::chrono::steady_clock::time_point give_up_;
   Caller caller_;
   std::shared_ptr<WaitingDiagnose> self_;
-  mutable std::mutex mutex_;
-  bool finished_ = false;
+  std::mutex mutex_;
+  std::atomic<bool> finished_ = false;
 };
 
 // Sends a diagnosis whenever it differs from the one before.

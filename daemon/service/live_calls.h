@@ -25,7 +25,7 @@ class LiveCall {
   virtual ~LiveCall() = default;
   // Something may have changed, or time has passed: makes progress without blocking. `closing`: end now.
   virtual void Look(bool closing) = 0;
-  // Over: forget it. Thread-safe.
+  // Over: forget it. Called under the lock of LiveCalls: must take no lock.
   virtual bool done() const = 0;
 };
 

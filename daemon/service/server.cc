@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,8 @@ namespace {
 constexpr int kRequestBytesMax = 1 << 20;
 // Of one connection; LiveCalls bounds them all.
 constexpr int kStreamsPerConnectionMax = 128;
+// gRPC's own default: a live client answers a ping in milliseconds, also on a machine under load.
+constexpr int kPingAnswerMaxMs = 20'000;
 
 // Restricts what this process creates while a socket is bound: between bind() and chmod() nobody else may connect.
 // The umask belongs to the whole process, so this must be short; files of other threads only become more private.
@@ -78,6 +81,11 @@ std::vector<int> GrpcServer::Impl::Build(const std::vector<ListenAddress>& wante
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
   builder.SetMaxReceiveMessageSize(kRequestBytesMax);
+  // A client that is stopped, or gone without a word, answers no ping: its connection is closed, and its streams end.
+  const auto stall = static_cast<int>(context.stall_max.count());
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, stall);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::min(stall, kPingAnswerMaxMs));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   services.push_back(MakeRunService(context));
   services.push_back(MakeSeriesService(context));
   services.push_back(MakeEventService(context));

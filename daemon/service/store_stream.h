@@ -7,6 +7,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -51,10 +52,7 @@ class StoreStream final : public grpc::ServerWriteReactor<Response>, public Live
     Proceed(lock);
   }
 
-  bool done() const override {
-    const std::lock_guard lock(mutex_);
-    return finished_;
-  }
+  bool done() const override { return finished_; }
 
   void OnWriteDone(bool ok) override {
     std::unique_lock lock(mutex_);
@@ -62,6 +60,7 @@ class StoreStream final : public grpc::ServerWriteReactor<Response>, public Live
     if (!ok && !verdict_) verdict_ = absl::CancelledError("The caller is gone.");
     const bool wants_more = page_.empty() && !verdict_;
     Proceed(lock);
+    if (lock.owns_lock()) lock.unlock();  // LiveCalls has a lock of its own, and calls us under it
     if (wants_more) context_.live.Wake();
   }
 
@@ -133,7 +132,7 @@ class StoreStream final : public grpc::ServerWriteReactor<Response>, public Live
   Response sent_;  // must not change while it is being written
   bool headers_sent_ = false;
   bool writing_ = false;
-  bool finished_ = false;
+  std::atomic<bool> finished_ = false;   // written under mutex_; done() reads it without
   std::optional<absl::Status> verdict_;  // how the stream ends, once that is known
   std::chrono::steady_clock::time_point write_started_{};
 };
