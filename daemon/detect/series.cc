@@ -114,19 +114,35 @@ bool Series::Hot() const {
   return flags >= kPersistFlags || SteppedAndStayed();
 }
 
-// A gain that jumps by less than the alarm level and stays there for six samples did not wander there.
+// A gain or a loss that jumps by less than the alarm level and stays there did not wander there.
 bool Series::SteppedAndStayed() const {
-  if (type_ != SeriesType::kForwardGain && type_ != SeriesType::kBackwardGain) return false;
-  if (baseline_.count() < kWindow) return false;  // young nets do make such steps (a tied GPT at step 42)
-  const float newest = Deviation(next_ - 1);
-  for (std::uint64_t back = 1; back <= kStepSamples; ++back) {
-    const std::uint64_t tick = next_ - back;
-    if (static_cast<double>(Evidence(tick)) < kCandidateLevel || Deviation(tick) * newest <= 0) return false;
+  const bool gain = type_ == SeriesType::kForwardGain || type_ == SeriesType::kBackwardGain;
+  if (!gain && type_ != SeriesType::kLoss) return false;
+  // Young nets do make such steps (a tied GPT at step 42).
+  if (baseline_.count() < kWindow) return false;
+  const double needed = step_level();
+  const auto size = [&](std::uint64_t tick) {
+    const double deviation = DeviationOrZero(tick);
+    return gain ? std::fabs(deviation) : deviation;  // a loss that falls is no fault
+  };
+  const double newest = DeviationOrZero(next_ - 1);
+  const std::uint64_t samples = gain ? kStepSamples : kLossStepSamples;
+  for (std::uint64_t back = 1; back <= samples; ++back) {
+    if (size(next_ - back) < needed || DeviationOrZero(next_ - back) * newest <= 0) return false;
   }
-  for (std::uint64_t back = kStepSamples + 1; back <= kStepSamples + 2; ++back) {
-    if (!(static_cast<double>(Evidence(next_ - back)) < kStepBefore)) return false;
+  for (std::uint64_t back = samples + 1; back <= samples + 2; ++back) {
+    if (size(next_ - back) >= kStepBefore * needed) return false;
   }
   return true;
+}
+
+double Series::step_level() const {
+  if (type_ != SeriesType::kLoss) return kCandidateLevel * threshold();
+  return std::max(kLossStepMinimum, kLossStepFactor * baseline_.sigma(kLevelSigmaFloor));
+}
+
+std::uint64_t Series::StepTick() const {
+  return next_ - (type_ == SeriesType::kLoss ? kLossStepSamples : kStepSamples);
 }
 
 }  // namespace neuraldbg

@@ -61,6 +61,9 @@ class Series {
   // Alarm: two flagged samples of the last three, or a single one that is far out, or (gains) a small sudden step that
   // stays.
   bool Hot() const;
+  bool SteppedAndStayed() const;
+  double step_level() const;       // log2: what such a step has to exceed
+  std::uint64_t StepTick() const;  // where such a step began, if SteppedAndStayed
   bool Flagged() const { return next_ > 0 && Evidence(next_ - 1) >= 1; }
   // What came before says nothing about what follows (a hole in the record): the baseline is learnt anew.
   void ForgetBaseline() {
@@ -90,7 +93,6 @@ class Series {
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   bool Held(std::uint64_t tick) const { return tick < next_ && tick + kHistory >= next_; }
   void Judge(const SeriesRule& rule, std::uint64_t tick, float value, std::uint32_t minimum_samples, double lag);
-  bool SteppedAndStayed() const;
   void AdmitDelayed(std::uint64_t tick, std::uint32_t delay, bool flagged);
 
   Baseline baseline_;

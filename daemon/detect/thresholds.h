@@ -34,10 +34,12 @@ inline constexpr double kShareMinimum = 0.4;  // dead and saturated shares, abso
 // batch; half a binade of spread is twice the largest excursion of the GPT development recordings.
 inline constexpr double kTokenMinimum = 0.5, kTokenFactor = 10.0;
 
-inline constexpr int kPersistFlags = 2;            // flagged samples among the last three, or
-inline constexpr double kSingleEvidence = 2.5;     // one sample with this multiple of the alarm level
-inline constexpr std::uint64_t kStepSamples = 6;   // a small step of a gain must stay for so long, and
-inline constexpr double kStepBefore = 0.25;        // have come from below this share of the alarm level
+inline constexpr int kPersistFlags = 2;               // flagged samples among the last three, or
+inline constexpr double kSingleEvidence = 2.5;        // one sample with this multiple of the alarm level
+inline constexpr std::uint64_t kStepSamples = 6;      // a small step of a gain must stay for so long, and
+inline constexpr double kStepBefore = 0.4;            // have come from below this share of it
+inline constexpr std::uint64_t kLossStepSamples = 8;  // a loss is noisier: longer, and
+inline constexpr double kLossStepMinimum = 0.25, kLossStepFactor = 3.0;  // log2; healthy dev losses never stay so high
 inline constexpr double kCandidateLevel = 0.6;     // share of the alarm level from which a node joins inference
 inline constexpr std::uint32_t kLookBack = 12;     // samples that onset search may go back
 inline constexpr double kOnsetShare = 0.25;        // onset: same sign and at least this share of the alarm deviation

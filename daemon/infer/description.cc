@@ -17,9 +17,12 @@ constexpr double kCrossEntropyBound = 2.1;
 void Expect(Finding& finding, const Series& series, std::uint64_t tick, double offset) {
   const double value = static_cast<double>(series.Value(tick));
   const double normal = value - series.DeviationOrZero(tick);
+  // The range is the rule's that was broken: a small step that stays lies inside the alarm level.
+  const bool alarm = std::fabs(value - normal) >= series.threshold();
+  const double limit = alarm ? series.threshold() : series.step_level();
   finding.observed = std::exp2(value + offset);
-  finding.expected_low = std::exp2(normal + offset - series.threshold());
-  finding.expected_high = std::exp2(normal + offset + series.threshold());
+  finding.expected_low = std::exp2(normal + offset - limit);
+  finding.expected_high = std::exp2(normal + offset + limit);
 }
 
 void ExpectShare(Finding& finding, const Series& series, std::uint64_t tick) {

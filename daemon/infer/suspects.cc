@@ -56,6 +56,13 @@ class SuspectFinder {
     if (const std::optional<Onset> onset = FindOnset(loss.series(), loss.ticks() - 1)) {
       by_level = Suspect{Side::kLoss, 0, loss.StepOf(onset->tick), onset->tick, onset->evidence};
     }
+    if (loss.series().SteppedAndStayed()) {
+      const std::uint64_t tick = loss.series().StepTick();
+      if (!by_level || loss.StepOf(tick) < by_level->step) {
+        const double evidence = loss.series().DeviationOrZero(loss.ticks() - 1) / kLossMinimum;
+        by_level = Suspect{Side::kLoss, 0, loss.StepOf(tick), tick, evidence};
+      }
+    }
     const std::uint64_t start = loss.cusum_start_step();
     const bool recent = start + kLookBack >= alarm_step_;
     if (loss.cusum() >= kCusumOrdering && recent && !(by_level && by_level->step <= start)) {

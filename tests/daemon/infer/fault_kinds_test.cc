@@ -197,6 +197,38 @@ TEST(FaultKinds, LossJumpWithBoundedDerivativeIsTheLabels) {
   ExpectFault(driver, HypothesisKind::LABEL_ANOMALY, "", kOnset, Phase::kLoss);
 }
 
+// A quarter more loss is far below the alarm level of 2^1.2; that it came at once and stays is what tells.
+TEST(FaultKinds, SmallLastingStepOfTheLoss) {
+  const SyntheticRun run;
+  const auto hook = [](std::uint64_t last) {
+    return [last](StepValues& v) {
+      v.root_level = -10;
+      if (v.step >= kOnset && v.step <= last) v.loss *= 1.4F;
+    };
+  };
+  EngineDriver lasting(run);
+  lasting.Run(0, kOnset + 12, hook(kOnset + 20));
+  ExpectFault(lasting, HypothesisKind::LABEL_ANOMALY, "", kOnset, Phase::kLoss);
+  EngineDriver passing(run);
+  passing.Run(0, kOnset + 40, hook(kOnset + 6));
+  EXPECT_EQ(VerdictName(passing.engine.Diagnose().verdict), "HEALTHY");
+}
+
+TEST(FaultKinds, SmallLastingStepOfAGain) {
+  const SyntheticRun run;
+  const auto hook = [&](std::uint64_t last) {
+    return [&run, last](StepValues& v) {
+      if (v.step >= kOnset && v.step <= last) v.forward_gain[run.NodeOf("l2")] += 0.78F;
+    };
+  };
+  EngineDriver lasting(run);
+  lasting.Run(0, kOnset + 12, hook(kOnset + 20));
+  ExpectFault(lasting, HypothesisKind::ACTIVATION_SHIFT, "l2", kOnset, Phase::kForward);
+  EngineDriver passing(run);
+  passing.Run(0, kOnset + 40, hook(kOnset + 3));
+  EXPECT_EQ(VerdictName(passing.engine.Diagnose().verdict), "HEALTHY");
+}
+
 TEST(FaultKinds, LossJumpBeyondTheBoundIsTheLoss) {
   const SyntheticRun run;
   EngineDriver driver(run);
