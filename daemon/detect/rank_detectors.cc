@@ -37,6 +37,7 @@ void RankDetectors::NoticeHole(std::uint64_t step) {
     tensors_.ForgetBaselines();
     parameters_.ForgetBaselines();
     loss_.ForgetBaseline();
+    learning_since_ = tensors_.ticks();
   } else if (initial_told_) {
     usual_gap_ = gap;
   }

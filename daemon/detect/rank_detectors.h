@@ -35,12 +35,12 @@ class RankDetectors {
   // Some series is in alarm at the newest step, and statistics mean something there.
   bool Alarmed() const;
   bool statistics_void() const { return nonfinite_.suppresses_statistics(); }
-  bool warm() const { return tensors_.ticks() >= threshold::kWarmSteps; }
+  bool warm() const { return tensors_.ticks() >= learning_since_ + threshold::kWarmSteps; }
 
   template <typename Archive>
   void Visit(Archive& archive) {
     Fields(archive, regimes_, tensors_, parameters_, loss_, nonfinite_, rates_, flow_, lost_, profile_, silence_,
-           initial_, last_step_, usual_gap_, initial_told_, found_at_start_);
+           initial_, last_step_, usual_gap_, learning_since_, initial_told_, found_at_start_);
   }
   // After a snapshot was read: whether all state has the size that the graph asks for.
   bool FitsGraph() const;
@@ -64,6 +64,7 @@ class RankDetectors {
   DepthProfileDetector profile_;
   SilenceDetector silence_;
   std::uint64_t last_step_ = 0, usual_gap_ = 0;  // usual_gap_ 0: no two steps yet
+  std::uint64_t learning_since_ = 0;             // tick of the tensors from which baselines are learnt
   bool initial_told_ = false, found_at_start_ = false;
 };
 

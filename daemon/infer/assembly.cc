@@ -12,6 +12,7 @@ namespace {
 using namespace threshold;
 
 constexpr std::size_t kMaxHypotheses = 16;
+constexpr double kQuietLoss = 0.25;     // of the alarm level: a loss that is no reason for concern
 constexpr double kUnsureBelow = 0.5;    // design: below, the answer is UNSURE
 constexpr std::uint64_t kSameStep = 1;  // ranks that see one fault see it within a step
 
@@ -26,6 +27,7 @@ struct Cluster {
   std::uint64_t first = 0, until = 0;
   std::vector<Ranked> ordered;
   std::uint32_t number = 0;
+  LossEffect loss;  // the largest of the incidents
 };
 
 bool EarlierRanked(const Ranked& a, const Ranked& b) {
@@ -44,6 +46,7 @@ class Assembler {
     Collect();
     for (Cluster& cluster : clusters_) Order(cluster);
     std::vector<const Cluster*> best;
+    best.reserve(clusters_.size());
     for (const Cluster& cluster : clusters_) best.push_back(&cluster);
     std::stable_sort(best.begin(), best.end(), [](const Cluster* a, const Cluster* b) { return Better(*a, *b); });
     for (const Cluster* cluster : best) Publish(*cluster);
@@ -78,6 +81,7 @@ class Assembler {
       Ranked ranked;
       std::uint64_t until;
       bool exact;
+      LossEffect loss;
     };
     std::vector<Event> events;
     for (const auto& [rank, state] : ranks_) {
@@ -89,10 +93,11 @@ class Assembler {
         // Single parameters that stood still were the first to be looked at of all that did.
         if (optimizer_lost && cause.finding.kind == HypothesisKind::UPDATE_LOST && !cause.finding.module.empty())
           continue;
-        events.push_back({{cause, number}, cause.finding.detected, true});
+        events.push_back({{cause, number}, cause.finding.detected, true, {}});
       }
       for (const Incident& incident : state.incidents()) {
-        for (const Cause& cause : incident.causes) events.push_back({{cause, number}, incident.last_hot_step, false});
+        for (const Cause& cause : incident.causes)
+          events.push_back({{cause, number}, incident.last_hot_step, false, incident.loss});
       }
     }
     std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
@@ -107,9 +112,15 @@ class Assembler {
       }
       Cluster& cluster = clusters_.back();
       cluster.until = std::max(cluster.until, event.until);
+      if (event.loss.known && (!cluster.loss.known || event.loss.evidence > cluster.loss.evidence)) {
+        cluster.loss = event.loss;
+      }
       (event.exact ? cluster.exact : cluster.statistical).push_back(std::move(event.ranked));
     }
     for (Cluster& cluster : clusters_) {
+      // Behind whatever a cause was put in its own incident, it stays there among those of the others.
+      std::stable_partition(cluster.statistical.begin(), cluster.statistical.end(),
+                            [](const Ranked& ranked) { return !ranked.cause.explained && !ranked.cause.faint; });
       FoldRanks(cluster.exact);
       FoldRanks(cluster.statistical);
     }
@@ -182,12 +193,25 @@ class Assembler {
     return key(a) < key(b);
   }
 
+  // Levels that drift while the loss falls as it should are a network that learns: said, and no reason for doubt.
+  bool Harmless(const Cluster& cluster) {
+    const Ranked& lead = cluster.ordered.front();
+    const bool quiet = cluster.loss.known && cluster.loss.evidence < kQuietLoss;
+    if (!lead.cause.fallback || !lead.cause.drift || !quiet) return false;
+    const Finding& finding = lead.cause.finding;
+    diagnosis_.notices.push_back({finding.step, lead.rank, finding.kind, finding.module,
+                                  "Activations have drifted step by step since here, and the loss with them as it "
+                                  "should: the network learns."});
+    return true;
+  }
+
   void Publish(const Cluster& cluster) {
+    if (cluster.ordered.empty() || Harmless(cluster)) return;
     std::vector<Cause> causes;
     for (const Ranked& ranked : cluster.ordered) causes.push_back(ranked.cause);
     for (std::size_t i = 0; i < cluster.ordered.size() && diagnosis_.hypotheses.size() < kMaxHypotheses; ++i) {
       const std::span<const Cause> behind = std::span<const Cause>(causes).subspan(i + 1);
-      Hypothesis hypothesis = Phrase(cluster.ordered[i], cluster.number, behind);
+      Hypothesis hypothesis = Phrase(cluster.ordered[i], cluster, behind);
       // What ranks behind is at most as likely as what it would have to displace.
       if (i > 0) hypothesis.confidence *= 1.0 - lead_confidence_;
       if (i == 0) lead_confidence_ = hypothesis.confidence;
@@ -196,14 +220,14 @@ class Assembler {
     }
   }
 
-  Hypothesis Phrase(const Ranked& ranked, std::uint32_t incident, std::span<const Cause> behind) const {
+  Hypothesis Phrase(const Ranked& ranked, const Cluster& cluster, std::span<const Cause> behind) const {
     const Cause& cause = ranked.cause;
     const Finding& finding = cause.finding;
     const auto state = ranks_.find(static_cast<std::uint32_t>(std::max(ranked.rank, 0)));
     static const Topology kNone;
     const Topology& topology = state == ranks_.end() ? kNone : state->second.topology();
     Hypothesis hypothesis;
-    hypothesis.incident = incident;
+    hypothesis.incident = cluster.number;
     hypothesis.kind = finding.kind;
     hypothesis.module = finding.module;
     hypothesis.site = finding.site;
@@ -217,12 +241,7 @@ class Assembler {
     hypothesis.equivalents = EquivalentsOf(cause);
     hypothesis.evidence.push_back({finding.site, finding.step, finding.statistic, finding.observed,
                                    finding.expected_low, finding.expected_high, finding.note});
-    if (!cause.exact) {
-      hypothesis.evidence.push_back({finding.site, finding.detected, Statistic::kNone, finding.score, 0, 1,
-                                     "Evidence at the alarm, in multiples of the alarm level."});
-      hypothesis.evidence.push_back({finding.site, finding.detected, Statistic::kNone, cause.excess, 0, kOwnExcess,
-                                     "Change of its own beyond what its inputs account for, in powers of two."});
-    }
+    if (!cause.exact) AddOwnChange(cause, hypothesis);
     for (const MarkEntry& mark : topology.marks) {
       if (mark.step > finding.step + kSameStep || mark.step + kQuietSteps < finding.step) continue;
       hypothesis.evidence.push_back({kNoSite, mark.step, Statistic::kNone, 0, 0, 0, "Announced then: " + mark.text});
@@ -234,7 +253,28 @@ class Assembler {
       hypothesis.chain.push_back({finding.site, finding.step, finding.phase, 1.0, finding.note});
     }
     AddConsequences(behind, hypothesis);
+    AddLoss(cluster.loss, topology, hypothesis);
     return hypothesis;
+  }
+
+  // The ratio by which a module answers what it is given, against its own normal: what tells a cause from what follows.
+  static void AddOwnChange(const Cause& cause, Hypothesis& hypothesis) {
+    if (cause.own_change == 0) return;
+    const Finding& finding = cause.finding;
+    hypothesis.evidence.push_back({finding.site, finding.step, Statistic::kNone, std::exp2(cause.own_change),
+                                   std::exp2(-kGainMinimum), std::exp2(kGainMinimum),
+                                   finding.phase == Phase::kBackward
+                                       ? "Factor by which gradient out against gradient in changed in this module."
+                                       : "Factor by which output against inputs changed in this module."});
+  }
+
+  static void AddLoss(const LossEffect& loss, const Topology& topology, Hypothesis& hypothesis) {
+    if (!loss.known || hypothesis.chain.back().phase == Phase::kLoss) return;
+    const auto site = std::find_if(topology.sites.begin(), topology.sites.end(),
+                                   [](const SiteEntry& entry) { return entry.role == SiteRole::kLoss; });
+    if (site == topology.sites.end()) return;
+    hypothesis.chain.push_back(
+        {static_cast<std::uint32_t>(site - topology.sites.begin()), loss.step, Phase::kLoss, 0, LossText(loss)});
   }
 
   // Exact causes have no split of their own; what statistics saw afterwards is what followed from them.

@@ -15,6 +15,8 @@ constexpr std::size_t kMaxCauses = 8;     // per incident; more of them help nob
 constexpr double kLossInputChange = 1.5;  // log2: a loss whose inputs moved by more is a symptom of them
 constexpr double kBatchSigmas = 5.0;      // of the input's own spread
 constexpr double kFallbackEvidence = 0.5;
+constexpr double kDriftShare = 0.25;  // largest step of a drift against the whole of it
+constexpr double kDwarfing = 4.0;     // evidence and own change, against a cause below the alarm level
 
 class CauseFinder {
  public:
@@ -30,11 +32,7 @@ class CauseFinder {
       for (const Suspect& suspect : suspects_) Judge(suspect, level);
       if (found_any_) break;
     }
-    std::stable_sort(causes_.begin(), causes_.end(), [](const Cause& a, const Cause& b) {
-      const int rank_a = (a.fallback ? 2 : 0) + (a.explained ? 1 : 0),
-                rank_b = (b.fallback ? 2 : 0) + (b.explained ? 1 : 0);
-      return rank_a != rank_b ? rank_a < rank_b : Earlier(a, b);
-    });
+    Order();
     AddCollapse();
     if (causes_.empty() && !suspects_.empty()) AddFallback(suspects_.front());
     if (causes_.size() > kMaxCauses) causes_.resize(kMaxCauses);
@@ -43,6 +41,26 @@ class CauseFinder {
   }
 
  private:
+  void Order() {
+    for (Cause& cause : causes_) cause.faint = Faint(cause);
+    std::stable_sort(causes_.begin(), causes_.end(), [](const Cause& a, const Cause& b) {
+      const auto rank = [](const Cause& cause) {
+        return (cause.fallback ? 4 : 0) + (cause.explained ? 2 : 0) + (cause.faint ? 1 : 0);
+      };
+      return rank(a) != rank(b) ? rank(a) < rank(b) : Earlier(a, b);
+    });
+  }
+
+  // What never reached the alarm level by itself does not go before a far larger change of another node's own: the part
+  // of that which its inputs account for has been taken off already, so the small one cannot be what is behind it.
+  bool Faint(const Cause& cause) const {
+    if (cause.finding.score >= 1) return false;
+    return std::any_of(causes_.begin(), causes_.end(), [&](const Cause& other) {
+      return other.finding.score >= kDwarfing * cause.finding.score && other.finding.score >= 1 &&
+             other.excess >= kDwarfing * cause.excess;
+    });
+  }
+
   // Gradients of all parameters shrank behind the backward pass: clipping, scaling, synchronisation.
   void AddCollapse() {
     if (!detectors_.parameters().all_gradients_collapsed()) return;
@@ -176,7 +194,20 @@ class CauseFinder {
     cause.finding.detected = alarm_step_;
     cause.finding.score = kFallbackEvidence * suspect.evidence;
     cause.fallback = true;
+    cause.drift = suspect.side == Side::kForward && Drifts(detectors_.tensors().node(suspect.index).forward_level);
     causes_.push_back(std::move(cause));
+  }
+
+  // Faults are planted in a step; a network that has begun to learn changes over many.
+  static bool Drifts(const Series& level) {
+    const std::uint64_t newest = level.next_tick() - 1;
+    double largest = 0;
+    for (std::uint64_t back = 0; back + 1 < Series::kHistory && back < newest; ++back) {
+      const float change = level.Value(newest - back) - level.Value(newest - back - 1);
+      if (!std::isfinite(change)) return false;
+      largest = std::max(largest, std::fabs(static_cast<double>(change)));
+    }
+    return largest <= kDriftShare * std::fabs(level.DeviationOrZero(newest));
   }
 
   const RankDetectors& detectors_;

@@ -28,7 +28,9 @@ struct Cause {
   Finding finding;
   bool exact = false;
   bool explained = false;  // a large update that a large gradient accounts for: sorts behind
+  bool faint = false;      // below the alarm level and dwarfed by another: sorts behind
   bool fallback = false;   // nothing seen changed of its own accord; the earliest deviation stands in: UNSURE
+  bool drift = false;      // such a fallback whose level moved step by step, with no jump anywhere
   double excess = 0;       // own change minus change of the inputs, log2
   double share = 0;        // of the symptom at the onset step, where it was split
   // A forward change of a module whose weight was not observed in time: decided when its parameter comes round.
@@ -40,7 +42,8 @@ struct Cause {
   bool strong() const { return exact && !finding.weak && !finding.uncertain; }
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, finding, exact, explained, fallback, excess, share, pending_node, pending_until, own_change, chain);
+    Fields(archive, finding, exact, explained, faint, fallback, drift, excess, share, pending_node, pending_until,
+           own_change, chain);
   }
 };
 
@@ -50,6 +53,18 @@ inline bool Earlier(const Cause& a, const Cause& b) {
   return key(a.finding) < key(b.finding);
 }
 
+// What the loss did while an incident was open: the step where it lay highest above its own baseline.
+struct LossEffect {
+  bool known = false;
+  std::uint64_t step = 0;
+  double evidence = 0;  // in multiples of the alarm level
+  double value = 0, expected_low = 0, expected_high = 0;
+  template <typename Archive>
+  void Visit(Archive& archive) {
+    Fields(archive, known, step, evidence, value, expected_low, expected_high);
+  }
+};
+
 // From the first alarm to eight quiet steps. Causes are ordered, the best first.
 struct Incident {
   std::uint64_t alarm_step = 0, last_hot_step = 0;
@@ -57,9 +72,10 @@ struct Incident {
   bool open = true;
   std::uint32_t quiet = 0;
   std::vector<Cause> causes;
+  LossEffect loss;
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, alarm_step, last_hot_step, rank, open, quiet, causes);
+    Fields(archive, alarm_step, last_hot_step, rank, open, quiet, causes, loss);
   }
 };
 

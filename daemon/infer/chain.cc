@@ -115,7 +115,7 @@ void SplitOverCauses(const RankDetectors& detectors, std::vector<Cause>& causes)
     const std::uint32_t site = backward ? graph.nodes()[node].gradient_site : graph.nodes()[node].site;
     if (first.chain.size() + 1 >= kMaxLinks || std::fabs(share) < kShareToShow) break;
     if (site == first.finding.site || site == kNoSite) continue;
-    first.chain.push_back({site, step, phase, share, "its own mechanism contributes"});
+    first.chain.push_back({site, step, phase, share, "changed by itself at the same time"});
   }
   const GraphNode& end = graph.nodes()[symptom];
   first.chain.push_back(

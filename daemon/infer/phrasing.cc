@@ -136,6 +136,14 @@ std::string SummaryOf(const Cause& cause, const Topology& topology) {
   return text + ".";
 }
 
+std::string LossText(const LossEffect& loss) {
+  char text[128];
+  std::snprintf(text, sizeof text, "%s %.4g (expected %.4g to %.4g)",
+                loss.evidence >= 1 ? "the loss rises to" : "the loss has not left its usual range:", loss.value,
+                loss.expected_low, loss.expected_high);
+  return text;
+}
+
 const char* RemedyFor(HypothesisKind kind) { return TextOf(kind).remedy; }
 
 std::vector<std::string> EquivalentsOf(const Cause& cause) {

@@ -10,6 +10,8 @@
 namespace neuraldbg {
 
 std::string SummaryOf(const Cause& cause, const Topology& topology);
+// What the loss did while the incident lasted.
+std::string LossText(const LossEffect& loss);
 // What to do first, by kind.
 const char* RemedyFor(HypothesisKind kind);
 // Kinds that the records cannot tell from this one.

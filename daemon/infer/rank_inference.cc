@@ -1,6 +1,7 @@
 #include "daemon/infer/rank_inference.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "daemon/infer/candidates.h"
@@ -55,6 +56,7 @@ void RankInference::UpdateIncidents(std::uint64_t step) {
   Incident* open = !incidents_.empty() && incidents_.back().open ? &incidents_.back() : nullptr;
   if (open != nullptr) {
     for (Cause& cause : open->causes) ResolvePending(detectors_, cause);
+    WatchLoss(*open);
   }
   if (!detectors_.Alarmed() && waited_ == 0) {
     if (open != nullptr && ++open->quiet >= kQuietSteps) open->open = false;
@@ -74,7 +76,26 @@ void RankInference::UpdateIncidents(std::uint64_t step) {
   incident.alarm_step = incident.last_hot_step = step;
   incident.rank = rank_;
   incident.causes = FindCauses(detectors_, step);
+  WatchLoss(incident);
   incidents_.push_back(std::move(incident));
+}
+
+// The chain of a cause ends at the loss, which most faults reach only steps after they were found.
+void RankInference::WatchLoss(Incident& incident) const {
+  const LossSeries& loss = detectors_.loss();
+  if (!detectors_.observation().loss.present || loss.ticks() == 0) return;
+  const Series& series = loss.series();
+  const std::uint64_t tick = loss.ticks() - 1;
+  if (!std::isfinite(series.Deviation(tick))) return;
+  const double evidence = static_cast<double>(series.Evidence(tick));
+  if (incident.loss.known && evidence <= incident.loss.evidence) return;
+  const double normal = static_cast<double>(series.Value(tick)) - series.DeviationOrZero(tick);
+  incident.loss = {true,
+                   loss.StepOf(tick),
+                   evidence,
+                   static_cast<double>(detectors_.observation().loss.value),
+                   std::exp2(normal - series.threshold()),
+                   std::exp2(normal + series.threshold())};
 }
 
 void RankInference::OnFate(RankFate fate, std::uint64_t last_step, std::uint32_t last_site,

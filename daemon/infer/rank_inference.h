@@ -48,6 +48,7 @@ class RankInference {
  private:
   void Judge(std::uint64_t step, std::vector<Finding> findings);
   void UpdateIncidents(std::uint64_t step);
+  void WatchLoss(Incident& incident) const;
   void AddFinding(Finding finding);
 
   std::uint32_t rank_ = 0, incarnation_ = 0;

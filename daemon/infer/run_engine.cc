@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kSnapshotMagic = 0x32676e456e67644eULL;
 // Changes whenever a field of any detector does: a snapshot of another release is foreign.
-constexpr std::uint32_t kSnapshotVersion = 1;
+constexpr std::uint32_t kSnapshotVersion = 2;
 constexpr std::size_t kHeaderBytes = 24;  // magic, version, reserved, checksum of the rest
 
 std::uint64_t Checksum(std::span<const std::byte> bytes) {

@@ -120,6 +120,34 @@ TEST(FaultKinds, ExplodingGradientInOneBackward) {
   ExpectFault(driver, HypothesisKind::EXPLODING_GRADIENT, "l3", kOnset, Phase::kBackward);
 }
 
+// Noise below the alarm level in another module, a step earlier, is not what a thousandfold change comes from.
+TEST(FaultKinds, ExplodingGradientBehindNoiseOfTheStepBefore) {
+  const SyntheticRun run(6);
+  EngineDriver driver(run);
+  driver.Run(0, kOnset + 30, [&](StepValues& v) {
+    if (v.step >= kOnset - 1) v.backward_gain[run.NodeOf("l4")] += 0.95F;
+    if (v.step >= kOnset) v.backward_gain[run.NodeOf("l1")] += 9;
+  });
+  ExpectFault(driver, HypothesisKind::EXPLODING_GRADIENT, "a1", kOnset, Phase::kBackward);
+}
+
+// A chain leads from the cause to the loss, whether that has suffered yet or not.
+TEST(FaultKinds, ChainsEndAtTheLoss) {
+  const SyntheticRun run;
+  for (const float jump : {0.0F, 3.0F}) {
+    EngineDriver driver(run);
+    driver.Run(0, kOnset + 20, [&](StepValues& v) {
+      if (v.step >= kOnset) v.backward_gain[run.NodeOf("l1")] += 8;
+      if (v.step >= kOnset + 3) v.loss *= std::exp2(jump);
+    });
+    const Hypothesis lead = driver.Lead();
+    ASSERT_GE(lead.chain.size(), 2u);
+    EXPECT_EQ(lead.chain.front().step, kOnset);
+    EXPECT_EQ(lead.chain.back().phase, Phase::kLoss);
+    EXPECT_EQ(lead.chain.back().note.find("rises") != std::string::npos, jump > 0) << lead.chain.back().note;
+  }
+}
+
 TEST(FaultKinds, DeadUnits) {
   const SyntheticRun run;
   EngineDriver driver(run);

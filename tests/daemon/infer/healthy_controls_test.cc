@@ -26,10 +26,15 @@ TEST(HealthyControls, HoleInTheRecord) {
   const SyntheticRun run;
   EngineDriver driver(run);
   driver.Run(0, 300);
-  driver.Run(4000, 4100, [](StepValues& v) {
+  const auto other_network = [](StepValues& v) {
     for (float& gain : v.forward_gain) gain += 1.5F;
     for (float& level : v.update_level) level += 3;
-  });
+  };
+  EXPECT_TRUE(driver.engine.Diagnose().warm);
+  driver.Run(4000, 4020, other_network);
+  EXPECT_FALSE(driver.engine.Diagnose().warm);
+  driver.Run(4020, 4100, other_network);
+  EXPECT_TRUE(driver.engine.Diagnose().warm);
   EXPECT_EQ(VerdictName(driver.engine.Diagnose().verdict), "HEALTHY");
   EXPECT_TRUE(driver.transitions.empty());
   // What happens after the hole is judged by what came after it.
@@ -104,6 +109,30 @@ TEST(HealthyControls, GradientAccumulationAndBatchRamp) {
 TEST(HealthyControls, GradientsClearedBetweenForwardAndBackward) {
   const SyntheticRun run;
   ExpectHealthy(run, [&](StepValues& v) { v.dirty = v.step > 0; });
+}
+
+// Plain SGD on a plateau: nothing happens for long, then every layer grows together and the loss starts to fall.
+TEST(HealthyControls, LearningTakesOff) {
+  const SyntheticRun run;
+  const auto take_off = [&](StepValues& v) {
+    const float since = v.step < 80 ? 0.0F : static_cast<float>(v.step - 80);
+    // One layer of many grows by little; all of them together by two binades, over twenty steps.
+    for (float& gain : v.forward_gain) gain += std::min(0.04F * since, 0.8F);
+    v.loss *= std::exp2(-0.05F * std::min(since, 40.0F));
+  };
+  EngineDriver driver(run);
+  driver.Run(0, 160, take_off);
+  const Diagnosis learning = driver.engine.Diagnose();
+  EXPECT_EQ(VerdictName(learning.verdict), "HEALTHY");
+  ASSERT_EQ(learning.notices.size(), 1u);
+  EXPECT_EQ(learning.notices.front().kind, HypothesisKind::ACTIVATION_SHIFT);
+  // The same drift with a loss that does not like it stays open.
+  EngineDriver worried(run);
+  worried.Run(0, 160, [&](StepValues& v) {
+    take_off(v);
+    if (v.step >= 100) v.loss *= 4;
+  });
+  EXPECT_NE(VerdictName(worried.engine.Diagnose().verdict), "HEALTHY");
 }
 
 TEST(HealthyControls, WarmRestartsOfTheLearningRate) {
