@@ -54,7 +54,8 @@ class CauseFinder {
   // What never reached the alarm level by itself does not go before a far larger change of another node's own: the part
   // of that which its inputs account for has been taken off already, so the small one cannot be what is behind it.
   bool Faint(const Cause& cause) const {
-    if (cause.finding.score >= 1) return false;
+    // The sum that orders a loss is far above any healthy one long before its alarm level.
+    if (cause.finding.score >= 1 || cause.finding.phase == Phase::kLoss) return false;
     return std::any_of(causes_.begin(), causes_.end(), [&](const Cause& other) {
       return other.finding.score >= kDwarfing * cause.finding.score && other.finding.score >= 1 &&
              other.excess >= kDwarfing * cause.excess;

@@ -64,7 +64,8 @@ class SuspectFinder {
       }
     }
     const std::uint64_t start = loss.cusum_start_step();
-    const bool recent = start + kLookBack >= alarm_step_;
+    // A shift of the loss moves the tensors only as the network unlearns: the sum has stood since long before.
+    const bool recent = start + kExplainedLead >= alarm_step_;
     if (loss.cusum() >= kCusumOrdering && recent && !(by_level && by_level->step <= start)) {
       std::uint64_t tick = loss.ticks() - 1;
       while (tick > 0 && tick + Series::kHistory > loss.ticks() && loss.StepOf(tick) > start) --tick;

@@ -242,6 +242,18 @@ TEST(FaultKinds, SmallLastingStepOfTheLoss) {
   EXPECT_EQ(VerdictName(passing.engine.Diagnose().verdict), "HEALTHY");
 }
 
+// Wrong labels make the network unlearn: long after the loss went up a little, a module's output follows.
+TEST(FaultKinds, TensorsThatFollowTheLossLateAreNotItsCause) {
+  const SyntheticRun run;
+  EngineDriver driver(run);
+  driver.Run(0, kOnset + 30, [&](StepValues& v) {
+    if (v.step < kOnset) return;
+    v.loss *= v.step % 2 == 0 ? 1.45F : 1.15F;
+    if (v.step >= kOnset + 14) v.forward_gain[run.NodeOf("l2")] -= 1.5F;
+  });
+  ExpectFault(driver, HypothesisKind::LABEL_ANOMALY, "", kOnset, Phase::kLoss);
+}
+
 TEST(FaultKinds, SmallLastingStepOfAGain) {
   const SyntheticRun run;
   const auto hook = [&](std::uint64_t last) {
