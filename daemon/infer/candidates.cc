@@ -139,7 +139,7 @@ class CauseFinder {
       cause.explained = mechanism_.GradientExplainsUpdate(forward.index, cause.finding.step);
     } else if (!edge.known) {
       cause.pending_node = forward.index;
-      cause.pending_until = alarm_step_ + 2 * std::max(1U, detectors_.observation().rotation_groups);
+      cause.pending_until = alarm_step_ + 2ULL * std::max(1U, detectors_.observation().rotation_groups);
     }
   }
 
