@@ -68,4 +68,5 @@ stage 'clone' git clone -q . "$target/root/neuraldbg"
 stage './run demo' inside './run demo'
 stage './run test' inside './run test'
 grep -E '^(== suite|Verdict|[0-9]+ passed)' "$log" || true
+PYTHONPATH=$PWD python3 -m tests.evaluate.fresh_section "$log"
 echo "fresh: both commands green (log: $log)"

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
@@ -25,11 +26,13 @@ def machine_line() -> str:
             model = line.partition(":")[2].strip()
             break
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    import torch
-
+    try:
+        framework = f", torch {version('torch')}"
+    except PackageNotFoundError:
+        framework = ""
     return (
         f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, load {os.getloadavg()[0]:.1f}; "
-        f"Python {platform.python_version()}, torch {torch.__version__}; {time.strftime('%Y-%m-%d')}"
+        f"Python {platform.python_version()}{framework}; {time.strftime('%Y-%m-%d')}"
     )
 
 
