@@ -67,6 +67,7 @@ struct SegmentReader::Impl {
   std::vector<Lane> lanes;
   std::vector<Record> batch;
   ManifestReader manifest{{}};
+  bool resized = false;
 
   Error Open(const std::string& path, std::optional<std::uint32_t> required_uid);
   Error OpenFile(const std::string& path, std::optional<std::uint32_t> required_uid, SegmentHeader& header,
@@ -74,7 +75,8 @@ struct SegmentReader::Impl {
   Error MapFile(const SegmentHeader& header);
   void SetIdentity(const std::string& path, const SegmentHeader& header, const struct stat& status);
   void Resume(const std::vector<LaneCheckpoint>& durable);
-  bool Poisoned() const noexcept { return whole_guard.Poisoned() || consumer_guard.Poisoned(); }
+  bool Poisoned() const noexcept { return resized || whole_guard.Poisoned() || consumer_guard.Poisoned(); }
+  bool CheckSize() noexcept;
   bool IsValid(const Record& record, const Lane& lane) const noexcept;
   std::size_t DrainLane(std::uint32_t index, std::size_t limit,
                         const std::function<void(std::uint32_t, std::span<const Record>)>& deliver);
@@ -174,6 +176,15 @@ void SegmentReader::Impl::Resume(const std::vector<LaneCheckpoint>& durable) {
   }
 }
 
+// A cut inside a page raises no signal: the rest of the page reads as zeros, and a record whose head lies before the
+// cut would pass for whole. False: the file has not the size that it was attached with, and nothing more of it counts.
+bool SegmentReader::Impl::CheckSize() noexcept {
+  struct stat status{};
+  const int file = own ? own->fd.get() : fd.get();
+  resized = resized || ::fstat(file, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != view.offsets.total;
+  return !resized;
+}
+
 bool SegmentReader::Impl::IsValid(const Record& record, const Lane& lane) const noexcept {
   return record.attempt >= lane.next_attempt && record.site < view.geometry.sites && record.kind > RecordKind::kNone &&
          record.kind < static_cast<RecordKind>(kRecordKindCount) && record.phase < static_cast<Phase>(kPhaseCount) &&
@@ -214,8 +225,8 @@ std::size_t SegmentReader::Impl::DrainLane(std::uint32_t index, std::size_t limi
     const std::uint64_t slot = lane.head & (capacity - 1);
     const auto count = static_cast<std::size_t>(std::min<std::uint64_t>({available, capacity - slot, kBatchRecords}));
     std::memcpy(batch.data(), view.records(index) + slot * kRecordBytes, count * kRecordBytes);
-    // Asked after the copy: what was read through a hole is zeros, not records.
-    if (Poisoned()) return taken;
+    // Asked after the copy: what was read through a hole or behind a cut is zeros, not records.
+    if (Poisoned() || !CheckSize()) return taken;
     const std::size_t valid = Validate(lane, count);
     lane.head += count;
     lane.consumed += valid;
@@ -261,6 +272,7 @@ ManifestReader& SegmentReader::manifest() noexcept { return impl_->manifest; }
 std::size_t SegmentReader::Drain(const std::function<void(std::uint32_t, std::span<const Record>)>& deliver,
                                  std::size_t max_per_lane) {
   std::size_t taken = 0;
+  if (!impl_->CheckSize()) return 0;
   for (std::uint32_t lane = 0; lane < impl_->view.geometry.lanes && !impl_->Poisoned(); ++lane) {
     taken += impl_->DrainLane(lane, max_per_lane, deliver);
   }

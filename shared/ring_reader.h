@@ -63,7 +63,7 @@ class SegmentReader {
   ManifestReader& manifest() noexcept;
 
   // Delivers validated private copies, lane by lane in program order, at most `max_per_lane` each. Returns the number
-  // of ring slots consumed (valid or not). 0 with poisoned() true: the file was truncated; give the segment up.
+  // of ring slots consumed (valid or not). 0 with poisoned() true: the file was resized; give the segment up.
   std::size_t Drain(const std::function<void(std::uint32_t lane, std::span<const Record> records)>& deliver,
                     std::size_t max_per_lane = 4096);
   void Release() noexcept;  // publishes the heads to the producer (release store, pairs with the writer's acquire)

@@ -20,6 +20,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+# Read by the random-kill suites (tests/shared/kill_windows.h), too.
+export NEURALDBG_TEST_ALL=$all
 markers='not slow'
 [ $all = 1 ] && markers=''
 export PYTHONPATH=$root CI_RESULTS=$results OMP_NUM_THREADS=1
