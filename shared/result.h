@@ -40,9 +40,12 @@ class Result {
   Result(Error error) noexcept : error_(error) {}  // NOLINT(google-explicit-constructor)
   bool ok() const noexcept { return value_.has_value(); }
   explicit operator bool() const noexcept { return ok(); }
+  // As with std::optional, whoever asks for the value has looked at ok() first.
+  // NOLINTBEGIN(bugprone-unchecked-optional-access)
   T& value() & noexcept { return *value_; }
   const T& value() const& noexcept { return *value_; }
   T&& value() && noexcept { return std::move(*value_); }
+  // NOLINTEND(bugprone-unchecked-optional-access)
   const Error& error() const noexcept { return error_; }
 
  private:

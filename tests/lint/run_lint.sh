@@ -18,7 +18,10 @@ if git rev-parse -q --verify "$base" >/dev/null; then
   mapfile -t changed < <(git diff --name-only --diff-filter=AM "$base" -- 'shared/*.cc' 'agent/src/*.cc' 'daemon/*.cc')
   if [ ${#changed[@]} -gt 0 ]; then
     if [ -f build/release/compile_commands.json ]; then
-      step "clang-tidy (${#changed[@]} files)" clang-tidy-16 -quiet -p build/release "${changed[@]}"
+      # clang knows no -mtls-dialect, which g++ is given for shared/.
+      mkdir -p build/lint
+      sed 's/ -mtls-dialect=gnu2//' build/release/compile_commands.json >build/lint/compile_commands.json
+      step "clang-tidy (${#changed[@]} files)" clang-tidy-16 -quiet -p build/lint "${changed[@]}"
     else
       echo 'lint: clang-tidy needs build/release/compile_commands.json: run ./run test or ./run build first'; failed=1
     fi
