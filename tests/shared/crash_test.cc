@@ -1,6 +1,7 @@
 // Processes that die, fork or stop. Kills at random instants: producer_kill_test.cc and its neighbours; after every
 // instruction: step_kill_test.cc.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <vector>
@@ -107,6 +108,73 @@ TEST_F(CrashTest, TheBlackBoxKeepsTheLastRecordsBeforeACrash) {
     EXPECT_EQ(last[i].step, kPushes - 511 + i);
     EXPECT_TRUE(IsIntact(last[i]));
   }
+}
+
+TEST_F(CrashTest, ARunThatIsOverBeforeAnyReaderCameIsReadable) {
+  ChildProcess child([this]() -> int {
+    const auto writer = SegmentWriter::Create(Options());
+    writer.value()->manifest().Append(ReadyEntry{0});
+    for (std::uint64_t step = 0; step < 1000; ++step) writer.value()->Push(MakeRecord(1, step));
+    ::_exit(0);  // no destructor closes the segment
+  });
+  EXPECT_EQ(child.Wait(), 0);
+  const auto reader = AttachOrFail(OnlySegment());
+  EXPECT_EQ(reader->owner_state(), OwnerState::kDead);
+  std::size_t entries = 0;
+  EXPECT_EQ(reader->manifest().Poll([&entries](const ManifestEntry&) { ++entries; }).code, Errc::kOk);
+  EXPECT_EQ(entries, 1u);
+  const std::vector<Record> first = DrainAll(*reader);
+  ASSERT_EQ(first.size(), 64u) << "the oldest, as many as the lane holds";
+  EXPECT_EQ(first.back().step, 63u);
+  EXPECT_EQ(reader->SiteDropped(1), 1000u - 64u) << "and the rest is counted";
+  const std::vector<Record> last = reader->ReadBlackBox();
+  ASSERT_EQ(last.size(), 511u);
+  EXPECT_EQ(last.back().step, 999u) << "and the newest are in the black box";
+}
+
+TEST_F(CrashTest, AProcessThatBecomesAnotherProgramIsNoOwnerAnyMore) {
+  ChildProcess child([this] {
+    const auto writer = SegmentWriter::Create(Options());
+    writer.value()->Push(MakeRecord(1, 0));
+    ::execl("/bin/sleep", "sleep", "600", nullptr);
+    return 1;
+  });
+  ASSERT_TRUE(WaitFor([this] { return !OnlySegment().empty(); }));
+  const auto reader = AttachOrFail(OnlySegment());
+  EXPECT_TRUE(WaitFor([&reader] { return reader->owner_state() == OwnerState::kDead; }));
+  EXPECT_EQ(::kill(child.pid(), 0), 0) << "the process itself lives";
+  EXPECT_EQ(DrainAll(*reader).size(), 1u);
+}
+
+// As a container has one: process ids say nothing to a reader outside.
+TEST_F(CrashTest, LifeAndDeathAreSeenAcrossPidNamespaces) {
+  SharedObject<std::atomic<int>> made;
+  ChildProcess outer([&] {
+    if (::unshare(CLONE_NEWPID) != 0) return made->store(-1), 0;
+    const pid_t owner = ::fork();
+    if (owner == 0) {
+      const auto writer = SegmentWriter::Create(Options());
+      writer.value()->Push(MakeRecord(0, 0));
+      made->store(::getpid());
+      for (;;) ::pause();
+    }
+    while (made->load() < 2) ::usleep(1000);
+    ::kill(owner, SIGKILL);
+    ::waitpid(owner, nullptr, 0);
+    made->store(3);
+    for (;;) ::pause();
+    return 0;
+  });
+  ASSERT_TRUE(WaitFor([&] { return made->load() != 0; }));
+  if (made->load() < 0) GTEST_SKIP() << "a PID namespace is not permitted here";
+  EXPECT_EQ(made->load(), 1) << "the owner is the first process of its namespace";
+  const auto reader = AttachOrFail(OnlySegment());
+  EXPECT_EQ(reader->identity().pid, 1u) << "which names another process here, alive for ever";
+  EXPECT_EQ(reader->owner_state(), OwnerState::kAlive);
+  made->store(2);
+  ASSERT_TRUE(WaitFor([&] { return made->load() == 3; }));
+  EXPECT_EQ(reader->owner_state(), OwnerState::kDead);
+  EXPECT_EQ(DrainAll(*reader).size(), 1u);
 }
 
 TEST_F(CrashTest, AStoppedConsumerDoesNotStopTheProducer) {

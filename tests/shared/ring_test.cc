@@ -166,6 +166,31 @@ TEST_F(RingTest, EndedThreadsGiveTheirLanesBack) {
   EXPECT_EQ(reader->counters()[0].owner_tid, 0u);
 }
 
+TEST_F(RingTest, TwoHundredThreadsThatComeAndGoAreAllAccountedFor) {
+  constexpr std::uint64_t kThreads = 200, kPerThread = 10;
+  SegmentOptions options = Options();
+  options.lane_capacity = 4096;
+  const auto writer = CreateOrFail(options);
+  const auto reader = AttachOrFail(writer->path());
+  for (std::uint64_t first = 0; first < kThreads; first += 10) {
+    std::vector<std::thread> threads;
+    for (std::uint64_t i = first; i < first + 10; ++i) {
+      threads.emplace_back([&writer, i] {
+        for (std::uint64_t step = 0; step < kPerThread; ++step) writer->Push(MakeRecord(i % 16, i * kPerThread + step));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  std::set<std::uint64_t> steps;
+  for (const Record& record : DrainAll(*reader)) {
+    EXPECT_TRUE(IsIntact(record));
+    EXPECT_TRUE(steps.insert(record.step).second);
+  }
+  EXPECT_EQ(writer->attempts(), kThreads * kPerThread);
+  EXPECT_EQ(steps.size() + reader->dropped_total(), kThreads * kPerThread);
+  for (const LaneCounters& lane : reader->counters()) EXPECT_EQ(lane.owner_tid, 0u) << "no lane stays taken";
+}
+
 TEST_F(RingTest, ThreadsWithoutALaneAreCounted) {
   SegmentOptions options = Options();
   options.lanes = 1;
