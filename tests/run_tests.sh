@@ -44,7 +44,7 @@ suite_asan() { ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_s
 python_tests() {  # name, paths…
   .venv/bin/python -m pytest -q -m "$markers" --junitxml "$results/$1.xml" "${@:2}"
 }
-suite_structure() { python_tests structure tests/lint; }
+suite_structure() { python_tests structure tests/lint tests/model; }
 suite_agent() { python_tests agent tests/agent; }
 suite_daemon() { python_tests daemon tests/daemon; }
 suite_e2e() { python_tests e2e tests/e2e tests/issues; }
