@@ -30,7 +30,7 @@ def verify(folder: Path, variant: str) -> str:
     define = [f"-D{variant}"] if variant else []
     for command in (
         ["spin", *define, "-a", str(MODEL)],
-        ["gcc", "-O2", "-DSAFETY", "-DNOFAIR", "-w", "-o", "pan", "pan.c"],
+        ["gcc", "-O0" if variant else "-O2", "-DSAFETY", "-DNOFAIR", "-w", "-o", "pan", "pan.c"],
     ):
         subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
     # -E: processes that are stopped by death are no deadlock.
