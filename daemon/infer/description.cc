@@ -173,7 +173,7 @@ void Mechanism::DescribeLoss(std::uint64_t tick, Cause& cause) const {
     finding.kind = HypothesisKind::LABEL_ANOMALY;
     finding.note =
         "The loss rose while inputs, activations and the bound on its derivative stayed: the labels changed.";
-    finding.equivalents = {"harder data with the same input statistics", "DATA_SHIFT"};
+    finding.equivalents = {"DATA_SHIFT"};
   } else {
     finding.kind = HypothesisKind::LOSS_SPIKE;
     finding.note =
