@@ -18,10 +18,11 @@ bool LossSeries::fell_below_noise(double value) const { return value < kLossFloo
 void LossSeries::LearnStart(double value) {
   if (ticks_ >= first_.size()) return;
   first_[ticks_] = static_cast<float>(value);
-  std::array<float, 5> sorted = first_;
+  std::array<float, 5> values = first_;
   const auto count = static_cast<std::ptrdiff_t>(ticks_ + 1);
-  std::sort(sorted.begin(), sorted.begin() + count);
-  start_ = static_cast<double>(sorted[static_cast<std::size_t>(count / 2)]);
+  const auto median = values.begin() + count / 2;
+  std::nth_element(values.begin(), median, values.begin() + count);
+  start_ = static_cast<double>(*median);
 }
 
 void LossSeries::Observe(const Observation& observation, DetectorOutput& output) {

@@ -66,6 +66,10 @@ void Series::Observe(SeriesType type, std::uint64_t tick, float value, std::uint
     baseline_.Refresh();
     refreshed_ = tick;
   }
+  if (next_ == 0) {  // a site that came late has no past, and missing is never zero
+    value_.fill(kNan);
+    deviation_.fill(kNan);
+  }
   next_ = tick + 1;
   type_ = type;
   const double lag = static_cast<double>(tick - refreshed_ + DelayAt(tick, delay));

@@ -11,14 +11,30 @@ namespace neuraldbg {
 
 using namespace threshold;
 
+// A manifest is append-only. A smaller one is an older reading, or its memory was damaged since: what is known stays,
+// because state that refers to the sites that are gone would refer to nothing.
 void RankInference::SetTopology(const Topology& topology) {
+  if (topology.sites.size() < topology_.sites.size()) return;
+  // Nodes are numbered anew, sites are not.
+  std::vector<std::pair<std::uint32_t*, std::uint32_t>> waiting;
+  for (Incident& incident : incidents_) {
+    for (Cause& cause : incident.causes) {
+      if (!incident.open || cause.pending_node >= detectors_.graph().node_count()) continue;
+      waiting.emplace_back(&cause.pending_node, detectors_.graph().nodes()[cause.pending_node].site);
+    }
+  }
   topology_ = topology;
   detectors_.SetTopology(topology);
+  for (const auto& [node, site] : waiting) {
+    const SiteUse use = detectors_.graph().use(site);
+    *node = use.kind == SiteUse::Kind::kForward ? use.index : kNoSite;
+  }
 }
 
+// The next incarnation may be another network: nothing of the old one's sites holds for it.
 void RankInference::Restart() {
+  topology_ = Topology();
   detectors_ = RankDetectors();
-  detectors_.SetTopology(topology_);
   for (Incident& incident : incidents_) incident.open = false;
   fate_ = RankFate::kRunning;
 }

@@ -28,6 +28,16 @@ TEST_F(SeriesTest, SaysNothingBeforeItHasABaseline) {
   EXPECT_FALSE(std::isfinite(series_.Deviation(tick_ - 1)));
 }
 
+TEST_F(SeriesTest, WhatWasNotSeenBeforeALateStartIsMissing) {
+  tick_ = 100;
+  Feed(3);
+  EXPECT_EQ(series_.Value(100), 3);
+  for (std::uint64_t tick = 101 - Series::kHistory; tick < 100; ++tick) {
+    EXPECT_TRUE(std::isnan(series_.Value(tick))) << tick;
+    EXPECT_TRUE(std::isnan(series_.Deviation(tick))) << tick;
+  }
+}
+
 TEST_F(SeriesTest, OneLargeSampleIsAnAlarmAndASmallOneNeedsASecond) {
   Warm();
   Feed(1 + 4.5F);  // between 1 and 2.5 times the alarm level
