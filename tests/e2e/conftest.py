@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluate.daemon_process import ROOT, Daemon
+from tests.evaluate.daemon_process import ROOT, Daemon, DaemonError
 
 Jobs = Callable[..., "Job"]
 
@@ -72,6 +72,7 @@ def daemon() -> Iterator[Daemon]:
     """A daemon of this test's own, running."""
     with Daemon() as running:
         yield running
+        running.require_no_crash()
 
 
 @pytest.fixture
@@ -79,9 +80,20 @@ def stopped_daemon() -> Iterator[Daemon]:
     """Directories and addresses of a daemon that nobody has started."""
     prepared = Daemon()
     yield prepared
+    crash = _crash_of(prepared)
     for process in daemons_of(prepared.data):  # a job under daemon="auto" may have started one
         os.kill(process, signal.SIGKILL)
     prepared.close()
+    assert crash is None, crash
+
+
+def _crash_of(daemon: Daemon) -> str | None:
+    """What became of it, if that is not what the test wanted; its files are still there to be removed."""
+    try:
+        daemon.require_no_crash()
+    except DaemonError as error:
+        return str(error)
+    return None
 
 
 @pytest.fixture

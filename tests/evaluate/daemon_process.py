@@ -53,6 +53,7 @@ class Daemon:
         self.address = f"unix:{self.base}/d.sock"
         self.arguments = arguments
         self.process: subprocess.Popen[bytes] | None = None
+        self.killed = False  # by us
 
     def __enter__(self) -> Daemon:
         self.start()
@@ -78,10 +79,12 @@ class Daemon:
 
     def start(self, *, wait: bool = True) -> None:
         """Start it; with `wait`, return once it answers."""
+        self.require_no_crash()
         command = [str(binary("neuraldbgd")), "--shm-dir", str(self.shm), "--data-dir", str(self.data)]
         command += ["--grpc", self.address, *self.arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.killed = False
         if wait:
             self.wait_ready()
 
@@ -98,9 +101,21 @@ class Daemon:
 
     def kill(self) -> None:
         """SIGKILL, as the out-of-memory killer would."""
-        if self.process is not None:
+        if self.process is not None and self.process.poll() is None:
+            self.killed = True
             self.process.kill()
             self.process.wait()
+
+    def require_no_crash(self) -> None:
+        """Raise if it ended otherwise than by our SIGKILL or in order, or a sanitizer reported something.
+
+        Clients answer from the store where no daemon does, so a test may pass although its daemon has crashed.
+        """
+        code = None if self.process is None else self.process.poll()
+        crashed = code not in (None, 0) and not self.killed
+        log = self.log_text()
+        if crashed or "Sanitizer" in log or "runtime error:" in log:
+            raise DaemonError(f"neuraldbgd ended with {code}:\n{log[-6000:]}")
 
     def stop(self, timeout: float = 20.0) -> int:
         """SIGTERM; its exit code."""

@@ -39,6 +39,7 @@ def daemon(token_file: Path) -> Iterator[Daemon]:
         Job(running, "--steps", str(STEPS)).done()
         running.settle("job")
         yield running
+        running.require_no_crash()
 
 
 @pytest.fixture(scope="module")
