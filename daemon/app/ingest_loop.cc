@@ -59,7 +59,12 @@ void IngestLoop::LookForSegments(Clock::time_point now) {
   if (force) looked_at_ = now;
   if (now - swept_at_ >= kSweepPeriod) {
     swept_at_ = now;
-    SweepSegments({.directory = options_.watcher.directory, .uid = static_cast<std::uint32_t>(::geteuid())});
+    const SweepResult swept =
+        SweepSegments({.directory = options_.watcher.directory, .uid = static_cast<std::uint32_t>(::geteuid())});
+    if (swept.segments_removed + swept.temporary_removed > 0) {
+      spdlog::info("{}: removed {} segments and {} unfinished files that dead processes left behind",
+                   options_.watcher.directory, swept.segments_removed, swept.temporary_removed);
+    }
   }
   if (!watcher_.DirectoryChanged(force)) return;
   SegmentWatcher::Scan scan = watcher_.Look([this](const SegmentUuid& uuid) -> std::optional<SegmentHistory> {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shared/segment_name.h"
+#include "spdlog/spdlog.h"
 
 namespace neuraldbg {
 
@@ -66,6 +67,13 @@ OwnerState RankDriver::AskOwner(Clock::time_point now) {
   if (owner_ == OwnerState::kAlive && now - owner_asked_at_ >= kOwnerPeriod) {
     owner_ = segment_.reader->owner_state();
     owner_asked_at_ = now;
+    if (!unlinked_ && segment_.claim.Unlinked()) {
+      unlinked_ = true;
+      spdlog::warn(
+          "{} was removed by somebody else: it is drained to its end, but records that are in it when this daemon ends "
+          "are lost",
+          path());
+    }
   }
   return owner_;
 }

@@ -83,6 +83,7 @@ class RankDriver {
   RankFate fate_ = RankFate::kRunning;
   std::optional<Commit> pending_;  // refused by the store so far
   OwnerState owner_ = OwnerState::kAlive;
+  bool unlinked_ = false;        // said already
   std::size_t uncommitted_ = 0;  // slots drained since the last commit
   Clock::time_point committed_at_{}, owner_asked_at_{}, totals_at_{};
 };

@@ -2,9 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <utility>
+
+#include "shared/ring_layout.h"
 
 namespace neuraldbg {
 
@@ -23,6 +29,22 @@ SegmentClaim::SegmentClaim(SegmentClaim&& other) noexcept : descriptor_(std::exc
 SegmentClaim& SegmentClaim::operator=(SegmentClaim&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   return *this;
+}
+
+bool SegmentClaim::Unlinked() const {
+  struct stat status{};
+  return ::fstat(descriptor_, &status) == 0 && status.st_nlink == 0;
+}
+
+std::optional<std::uint16_t> SegmentClaim::LayoutMajor() const {
+  std::array<char, sizeof kSegmentMagic> magic{};
+  std::uint16_t major = 0;
+  const bool read =
+      ::pread(descriptor_, magic.data(), magic.size(), offsetof(SegmentHeader, magic)) ==
+          static_cast<ssize_t>(magic.size()) &&
+      ::pread(descriptor_, &major, sizeof major, offsetof(SegmentHeader, major)) == static_cast<ssize_t>(sizeof major);
+  if (!read || !std::equal(magic.begin(), magic.end(), kSegmentMagic)) return std::nullopt;
+  return major;
 }
 
 SegmentClaim::~SegmentClaim() {

@@ -5,6 +5,7 @@
 // Owner: whoever drains the segment; movable. Released by the destructor.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,11 @@ class SegmentClaim {
   ~SegmentClaim();
   SegmentClaim(SegmentClaim&& other) noexcept;
   SegmentClaim& operator=(SegmentClaim&& other) noexcept;
+
+  // The file has lost its name: what is mapped stays readable, but no other process will find it again.
+  bool Unlinked() const;
+  // Major version of the layout that the file was written with; nothing if it is no segment at all.
+  std::optional<std::uint16_t> LayoutMajor() const;
 
  private:
   explicit SegmentClaim(int descriptor) : descriptor_(descriptor) {}

@@ -17,6 +17,10 @@ void DaemonFixture::SetUp() {
 }
 
 void DaemonFixture::TearDown() {
+  // A daemon that a sanitizer ended may long have been replaced by the next one.
+  for (const char* report : {"Sanitizer", "runtime error:"}) {
+    EXPECT_EQ(errors().find(report), std::string::npos) << "a child did what it must not";
+  }
   if (HasFailure()) std::fprintf(stderr, "--- standard error of the children:\n%s---\n", errors().c_str());
   std::filesystem::remove_all(root_);
 }

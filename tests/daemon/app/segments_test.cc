@@ -1,0 +1,101 @@
+// What becomes of segment files: those that jobs leave and those that somebody removes.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/daemon/app/daemon_fixture.h"
+
+namespace neuraldbg {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SegmentsTest : public DaemonFixture {
+ protected:
+  static void Age(const std::string& path) {
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(48));
+  }
+  std::string Leave(const std::string& name) {
+    std::ofstream(shm() + "/" + name) << std::string(8192, 'x');
+    Age(shm() + "/" + name);
+    return shm() + "/" + name;
+  }
+  std::string OnlySegment() {
+    std::string path;
+    for (const auto& entry : fs::directory_iterator(shm())) path = entry.path();
+    return path;
+  }
+};
+
+TEST_F(SegmentsTest, TwoHundredShortRuns_LeaveNothing) {
+  const auto daemon = StartDaemon();
+  AwaitServing();
+  for (int i = 0; i < 200; ++i) {
+    const auto producer = StartProducer({"short", "3", "0", "1000", i % 2 == 0 ? "close" : "die"});
+    if (i % 10 == 9) producer->Signal(SIGKILL);  // anywhere between its start and its end
+    producer->Wait();
+  }
+  Await("the segments to be removed", [this] {
+    for (const auto& entry : fs::directory_iterator(shm())) {
+      if (!entry.path().filename().string().starts_with(".neuraldbg.tmp.")) return false;
+    }
+    return true;
+  });
+  EXPECT_TRUE(daemon->Running());
+  daemon->Signal(SIGTERM);
+  EXPECT_EQ(daemon->Wait(), 0);
+  // What a kill during creation left is too young to be told from a creation that goes on.
+  for (const auto& entry : fs::directory_iterator(shm())) Age(entry.path());
+  const auto next = StartDaemon();
+  Await("unfinished files to be removed", [this] { return fs::is_empty(shm()); });
+}
+
+TEST_F(SegmentsTest, LeftoversOfTheDead_AreRemovedAtTheStart_AndALiveOneNever) {
+  const std::string uid = std::to_string(::geteuid());
+  const std::string unfinished = Leave(".neuraldbg.tmp." + uid + ".1.0");
+  const std::string dead = Leave("neuraldbg." + uid + ".0123456789abcdef.r0.1.0");
+  const std::string foreign = Leave("somebody.elses");
+  const auto producer = StartProducer({"live", "1000000", "1000"});
+  producer->ReadLine();
+  producer->Signal(SIGSTOP);
+  std::string live;
+  for (const auto& entry : fs::directory_iterator(shm())) {
+    if (entry.path() != unfinished && entry.path() != dead && entry.path() != foreign) live = entry.path();
+  }
+  ASSERT_FALSE(live.empty());
+  Age(live);
+  const auto daemon = StartDaemon();
+  AwaitServing();
+  Await("the leftovers to be removed", [&] { return !fs::exists(unfinished) && !fs::exists(dead); });
+  EXPECT_TRUE(fs::exists(live)) << "its owner stands still, and lives";
+  EXPECT_TRUE(fs::exists(foreign));
+  EXPECT_NE(errors().find("removed 1 segments and 1 unfinished files"), std::string::npos) << errors();
+  producer->Signal(SIGCONT);
+}
+
+TEST_F(SegmentsTest, RemovedUnderARunningJob_IsSaidOnceAndDrainedToItsEnd) {
+  const auto daemon = StartDaemon();
+  AwaitServing();
+  const auto producer = StartProducer({"removed", "300", "2000", "1000", "close"});
+  for (int line = 0; line < 20; ++line) producer->ReadLine();
+  Await("the run", [this] {
+    const auto reader = OpenStore();
+    return reader != nullptr && reader->FindRun("removed").ok();
+  });
+  fs::remove(OnlySegment());
+  EXPECT_EQ(producer->Wait(), 0);
+  AwaitRunState("removed", RunState::kFinished);
+  const auto reader = OpenStore();
+  EXPECT_EQ(reader->FindRun("removed")->steps_seen, 300u);
+  const std::string log = errors();
+  const std::size_t said = log.find("was removed by somebody else");
+  ASSERT_NE(said, std::string::npos) << log;
+  EXPECT_EQ(log.find("was removed by somebody else", said + 1), std::string::npos) << log;
+  EXPECT_TRUE(daemon->Running());
+}
+
+}  // namespace
+}  // namespace neuraldbg
