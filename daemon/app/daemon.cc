@@ -40,10 +40,15 @@ ServerOptions ServerOptionsOf(const Config& config, EventFeed& feed) {
   return options;
 }
 
-IngestOptions IngestOptionsOf(const Config& config) {
+IngestOptions IngestOptionsOf(const Config& config, EndpointFile& endpoint) {
   IngestOptions options;
   options.watcher = {.directory = config.shm_directory, .required_uid = config.segment_uid};
   options.host_name = config.host_name;
+  options.on_other_release = [&endpoint](const std::string& sentence) {
+    if (const absl::Status status = endpoint.AddWarning(sentence); !status.ok()) {
+      spdlog::error("{}", std::string(status.message()));
+    }
+  };
   if (!config.exit_when_idle_s) return options;
   // Nobody may be there to ask once this daemon has ended: what it found out stays behind as files.
   options.on_run_end = [directory = config.data_directory + "/reports"](StoreReader& store, const StoredRun& run) {
@@ -94,7 +99,7 @@ absl::Status RunDaemon(const Config& config) {
   spdlog::info("neuraldbgd {} serves {}, data in {}, segments from {}", NEURALDBG_VERSION,
                absl::StrJoin((*server)->addresses(), ", "), config.data_directory, config.shm_directory);
 
-  IngestLoop ingest(**store, feed, IngestOptionsOf(config));
+  IngestLoop ingest(**store, feed, IngestOptionsOf(config, endpoint));
   std::thread thread([&] { ingest.Run(); });
   const std::string reason = WaitForEnd(config, ingest, **server);
   spdlog::info("ending: {}", reason);

@@ -79,7 +79,13 @@ void IngestLoop::LookForSegments(Clock::time_point now) {
   }
   for (const RefusedSegment& refused : scan.refused) {
     counters_.segments_refused.fetch_add(1, std::memory_order_relaxed);
-    if (limiter_.Allow("refused")) spdlog::warn("{} is left alone: {}", refused.path, refused.reason);
+    // A job that is silently not watched is the worst of them: garbage beside it must not use up its line.
+    if (limiter_.Allow(refused.other_release ? "other release" : "refused")) {
+      spdlog::warn("{} is left alone: {}", refused.path, refused.reason);
+    }
+    if (refused.other_release && options_.on_other_release) {
+      options_.on_other_release(refused.path + " is left alone: " + refused.reason);
+    }
   }
   for (AdoptedSegment& segment : scan.adopted) {
     counters_.segments_adopted.fetch_add(1, std::memory_order_relaxed);

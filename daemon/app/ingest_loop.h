@@ -34,6 +34,8 @@ struct IngestOptions {
   std::string host_name;
   // Called on the ingest thread when the last live rank of a run has ended and everything is stored. May be empty.
   std::function<void(StoreReader& store, const StoredRun& run)> on_run_end;
+  // Called on the ingest thread for a segment of another release, with a sentence that names both. May be empty.
+  std::function<void(const std::string& sentence)> on_other_release;
 };
 
 struct IngestCounters {

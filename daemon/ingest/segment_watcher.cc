@@ -9,9 +9,21 @@
 #include <cstring>
 #include <utility>
 
+#include "shared/ring_layout.h"
 #include "shared/segment_name.h"
 
 namespace neuraldbg {
+namespace {
+
+// Magic and version stand first in every layout there will ever be; nothing behind them may be read here.
+std::string OtherVersion(const SegmentClaim& claim) {
+  const std::optional<std::uint16_t> major = claim.LayoutMajor();
+  return "it was written by a release with segment layout " +
+         (major ? std::to_string(*major) : std::string("unknown")) + ", and this daemon reads layout " +
+         std::to_string(kLayoutMajor) + "; install the same release of NeuralDBG for the job and the daemon.";
+}
+
+}  // namespace
 
 bool SegmentWatcher::DirectoryChanged(bool force) {
   struct stat status{};
@@ -36,9 +48,10 @@ void SegmentWatcher::Remember(const FileId& id) {
   known_order_.pop_front();
 }
 
-void SegmentWatcher::Refuse(const FileId& id, const std::string& path, std::string reason, Scan& scan) {
+void SegmentWatcher::Refuse(const FileId& id, const std::string& path, std::string reason, Scan& scan,
+                            bool other_release) {
   Remember(id);
-  scan.refused.push_back({SanitizeString(path), std::move(reason)});
+  scan.refused.push_back({SanitizeString(path), std::move(reason), other_release});
 }
 
 void SegmentWatcher::Consider(const std::string& path, const HistoryLookup& history, Scan& scan) {
@@ -65,6 +78,9 @@ void SegmentWatcher::Consider(const std::string& path, const HistoryLookup& hist
     return;  // another daemon drains it, or it is gone; looked at again with the next scan
   }
   auto reader = RankReader::Open(path, options_.required_uid, history);
+  if (!reader.ok() && reader.error().code == Errc::kBadVersion) {
+    return Refuse(*id, path, OtherVersion(*claim), scan, true);
+  }
   if (!reader.ok()) return Refuse(*id, path, reader.error().message, scan);
   adopted_[path] = *id;
   scan.adopted.push_back({std::move(*claim), std::move(reader).value()});

@@ -32,7 +32,8 @@ struct WatcherOptions {
 
 struct RefusedSegment {
   std::string path;
-  std::string reason;  // one sentence
+  std::string reason;          // one sentence
+  bool other_release = false;  // a segment, but of a release that lays it out differently
 };
 
 // A segment this daemon drains now. The claim is released after the reader is gone.
@@ -68,7 +69,7 @@ class SegmentWatcher {
     auto operator<=>(const FileId&) const = default;
   };
   static std::optional<FileId> Identify(const std::string& path);
-  void Refuse(const FileId& id, const std::string& path, std::string reason, Scan& scan);
+  void Refuse(const FileId& id, const std::string& path, std::string reason, Scan& scan, bool other_release = false);
   void Consider(const std::string& path, const HistoryLookup& history, Scan& scan);
   void Remember(const FileId& id);
 

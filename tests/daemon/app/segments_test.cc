@@ -1,4 +1,4 @@
-// What becomes of segment files: those that jobs leave and those that somebody removes.
+// What becomes of segment files: those that jobs leave, those that somebody removes, those of another release.
 #include <signal.h>
 #include <unistd.h>
 
@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "shared/ring_layout.h"
 #include "tests/daemon/app/daemon_fixture.h"
 
 namespace neuraldbg {
@@ -27,6 +28,15 @@ class SegmentsTest : public DaemonFixture {
     std::string path;
     for (const auto& entry : fs::directory_iterator(shm())) path = entry.path();
     return path;
+  }
+  std::string Status(const std::vector<std::string>& more) {
+    std::vector<std::string> command = {NEURALDBGCTL_PATH,  "status",     "--address",
+                                        "unix:" + socket(), "--data-dir", data()};
+    command.insert(command.end(), more.begin(), more.end());
+    ChildProcess ctl(command, shm() + "/../said", {"HOME=" + data(), "PATH=/usr/bin:/bin"});
+    std::string said = ctl.ReadAll();
+    EXPECT_EQ(ctl.Wait(), 0) << said;
+    return said;
   }
 };
 
@@ -95,6 +105,29 @@ TEST_F(SegmentsTest, RemovedUnderARunningJob_IsSaidOnceAndDrainedToItsEnd) {
   ASSERT_NE(said, std::string::npos) << log;
   EXPECT_EQ(log.find("was removed by somebody else", said + 1), std::string::npos) << log;
   EXPECT_TRUE(daemon->Running());
+}
+
+TEST_F(SegmentsTest, OfAnotherRelease_AreRefusedWithBothVersionsInLogAndStatus) {
+  EXPECT_EQ(StartProducer({"foreign", "5", "0", "1000", "die"})->Wait(), 0);
+  const std::uint16_t other = kLayoutMajor + 8;
+  std::fstream(OnlySegment(), std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(offsetof(SegmentHeader, major))
+      .write(reinterpret_cast<const char*>(&other), sizeof other);
+  const auto daemon = StartDaemon();
+  AwaitServing();
+  const std::string theirs = "segment layout " + std::to_string(other);
+  const std::string ours = "reads layout " + std::to_string(kLayoutMajor);
+  Await("the refusal", [&] { return errors().find(theirs) != std::string::npos; });
+  StartProducer({"beside", "20", "0", "1000", "close"})->Wait();
+  AwaitRunState("beside", RunState::kFinished);
+  const std::string log = errors();
+  EXPECT_NE(log.find(ours), std::string::npos) << log;
+  EXPECT_EQ(log.find(theirs, log.find(theirs) + 1), std::string::npos) << "said once: " << log;
+  for (const std::vector<std::string>& format : {std::vector<std::string>{}, {"-o", "json"}}) {
+    const std::string status = Status(format);
+    EXPECT_NE(status.find(theirs), std::string::npos) << status;
+    EXPECT_NE(status.find(ours), std::string::npos) << status;
+  }
 }
 
 }  // namespace
