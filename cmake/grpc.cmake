@@ -54,6 +54,15 @@ if(NEURALDBG_STATIC_GRPC)
   endif()
 endif()
 
+# The same for a library that pkg-config found: `target` then links the archive and what follows.
+function(neuraldbg_prefer_archive target archive)
+  if(NOT NEURALDBG_STATIC_GRPC)
+    return()
+  endif()
+  find_library(NEURALDBG_ARCHIVE_${archive} ${archive} REQUIRED)
+  set_target_properties(${target} PROPERTIES INTERFACE_LINK_LIBRARIES "${NEURALDBG_ARCHIVE_${archive}};${ARGN}")
+endfunction()
+
 function(neuraldbg_link_grpc target)
   target_link_libraries(${target} PUBLIC gRPC::grpc++_reflection gRPC::grpc++ protobuf::libprotobuf)
 endfunction()
