@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "shared/segment_sweep.h"
@@ -32,8 +33,12 @@ void IngestLoop::Run() {
     const std::size_t drained = TurnAll(now);
     if (drained > 0) busy_at_ = now;
     counters_.slots_drained.fetch_add(drained, std::memory_order_relaxed);
-    RemoveEnded();
-    if (!orphans_closed_ && now - started >= kOrphansAfter) CloseOrphans(now);
+    RemoveEnded(now);
+    if (!orphans_closed_ && now - started >= kOrphansAfter && now >= store_retry_at_) CloseOrphans(now);
+    if (store_failing_ && now >= store_retry_at_) {  // a refusal in this turn would have moved it
+      store_failing_ = false;
+      spdlog::info("the store takes data again");
+    }
     Wait(Pause(now));
     const std::lock_guard lock(mutex_);
     if (stop_) break;
@@ -121,12 +126,12 @@ void IngestLoop::PutAwaitingFirst() {
 void IngestLoop::StoreFailed(const absl::Status& status, Clock::time_point now) {
   counters_.store_failures.fetch_add(1, std::memory_order_relaxed);
   store_retry_at_ = now + kStoreRetryPeriod;
-  if (limiter_.Allow("store")) {
-    spdlog::error("the store refuses data, records wait in shared memory: {}", status.ToString());
-  }
+  if (store_failing_) return;
+  store_failing_ = true;
+  spdlog::error("the store refuses data, records wait in shared memory: {}", status.ToString());
 }
 
-void IngestLoop::RemoveEnded() {
+void IngestLoop::RemoveEnded(Clock::time_point now) {
   for (const auto& driver : drivers_) {
     if (driver->state() == RankDriver::State::kLive) continue;
     watcher_.Retire(driver->path());
@@ -139,22 +144,32 @@ void IngestLoop::RemoveEnded() {
       spdlog::info("run {}: rank {} {}", session.run().display_name, driver->rank(),
                    driver->fate() == RankFate::kFinished ? "finished" : "died");
     }
-    if (--session.live_ranks == 0) EndRun(session);
+    --session.live_ranks;
   }
   std::erase_if(drivers_, [](const auto& driver) { return driver->state() != RankDriver::State::kLive; });
-  if (!drivers_.empty()) {
+  if (now >= store_retry_at_) EndRuns(now);
+  if (!drivers_.empty() || !sessions_.empty()) {
     idle_since_ns_.store(0, std::memory_order_relaxed);
   } else if (idle_since_ns_.load(std::memory_order_relaxed) == 0) {
     idle_since_ns_.store(Nanoseconds(Clock::now()), std::memory_order_relaxed);
   }
 }
 
-// A run has ended when none of its ranks is live. It died if the newest incarnation of any rank did.
-void IngestLoop::EndRun(RunSession& session) {
-  const auto owned = sessions_.extract(session.run().id);  // alive until the end of this function
-  const StoredRun& run = session.run();
+// A run has ended when none of its ranks is live. Where the disk is full, its end waits as its records do.
+void IngestLoop::EndRuns(Clock::time_point now) {
+  for (auto session = sessions_.begin(); session != sessions_.end();) {
+    absl::Status status;
+    if (session->second->live_ranks == 0) status = EndRun(session->second->run());
+    if (!status.ok()) StoreFailed(status, now);
+    const bool ended = session->second->live_ranks == 0 && !absl::IsResourceExhausted(status);
+    session = ended ? sessions_.erase(session) : std::next(session);
+  }
+}
+
+// It died if the newest incarnation of any rank did.
+absl::Status IngestLoop::EndRun(const StoredRun& run) {
   const absl::StatusOr<std::vector<StoredRank>> ranks = store_.ListRanks(run.id);
-  if (!ranks.ok()) return StoreFailed(ranks.status(), Clock::now());
+  if (!ranks.ok()) return ranks.status();
   std::map<std::uint32_t, std::pair<std::uint32_t, RankState>> newest;  // rank -> (incarnation, state)
   for (const StoredRank& rank : *ranks) {
     auto& entry = newest[rank.key.rank];
@@ -162,12 +177,11 @@ void IngestLoop::EndRun(RunSession& session) {
   }
   const bool died = std::any_of(newest.begin(), newest.end(),
                                 [](const auto& entry) { return entry.second.second == RankState::kDied; });
-  if (const absl::Status status = store_.SetRunState(run.id, died ? RunState::kDied : RunState::kFinished);
-      !status.ok()) {
-    StoreFailed(status, Clock::now());
-  }
+  absl::Status status = store_.SetRunState(run.id, died ? RunState::kDied : RunState::kFinished);
+  if (!status.ok()) return status;
   feed_.Publish(run.id, {}, false);
   if (options_.on_run_end) options_.on_run_end(store_, run);
+  return absl::OkStatus();
 }
 
 // Runs that an earlier life left running and whose segments are gone (a reboot, an operator): nobody will ever end
@@ -178,7 +192,9 @@ void IngestLoop::CloseOrphans(Clock::time_point now) {
   if (!runs.ok()) return StoreFailed(runs.status(), now);
   for (const StoredRun& run : *runs) {
     if (run.state != RunState::kRunning || sessions_.contains(run.id)) continue;
-    if (const absl::Status status = CloseOrphan(run, now); !status.ok()) return StoreFailed(status, now);
+    const absl::Status status = CloseOrphan(run, now);
+    if (absl::IsResourceExhausted(status)) orphans_closed_ = false;  // once there is room
+    if (!status.ok()) return StoreFailed(status, now);
   }
 }
 

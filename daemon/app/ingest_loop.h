@@ -73,8 +73,9 @@ class IngestLoop {
   // The driver whose commit the store refused goes first: the engine is ahead of the store by that commit, so no other
   // rank may store a snapshot before it. There is at most one.
   void PutAwaitingFirst();
-  void RemoveEnded();
-  void EndRun(RunSession& session);
+  void RemoveEnded(Clock::time_point now);
+  void EndRuns(Clock::time_point now);
+  absl::Status EndRun(const StoredRun& run);
   void CloseOrphans(Clock::time_point now);
   absl::Status CloseOrphan(const StoredRun& run, Clock::time_point now);
   void FlushAll();
@@ -93,6 +94,7 @@ class IngestLoop {
   IngestCounters counters_;
   Clock::time_point looked_at_{}, busy_at_{}, swept_at_{}, store_retry_at_{};
   bool orphans_closed_ = false;
+  bool store_failing_ = false;               // said already
   std::atomic<std::int64_t> idle_since_ns_;  // steady clock; 0 = a segment is live
 
   std::mutex mutex_;  // guards stop_ for the wait
