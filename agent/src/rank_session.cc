@@ -1,10 +1,13 @@
 #include "agent/src/rank_session.h"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <new>
 #include <utility>
 
 #include "shared/segment_creation.h"
+#include "shared/segment_sweep.h"
 
 namespace neuraldbg {
 
@@ -55,6 +58,8 @@ RankSession::RankSession(std::unique_ptr<SegmentWriter> writer, RunEntry run, st
 
 std::unique_ptr<RankSession> RankSession::Create(const SegmentOptions& options, RunEntry run,
                                                  std::string& reason) noexcept try {
+  // Where no daemon comes by, nobody else removes what killed jobs of this user left: it would fill shared memory.
+  SweepSegments({.directory = options.directory, .uid = static_cast<std::uint32_t>(::geteuid())});
   Result<std::unique_ptr<SegmentWriter>> writer = SegmentWriter::Create(options);
   if (!writer.ok()) {
     reason = Sentence(options, writer.error());

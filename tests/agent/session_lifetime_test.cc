@@ -5,13 +5,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 #include <vector>
 
 #include "tests/agent/session_fixture.h"
+#include "tests/shared/child_process.h"
 
 namespace neuraldbg {
 namespace {
@@ -33,6 +37,36 @@ int ThreadsNamed(const std::string& name) {
   }
   closedir(directory);
   return found;
+}
+
+// Where no daemon ever comes by, the next job is the only one that can make room.
+TEST(Session, Create_RemovesWhatTheDeadLeftAndNothingElse) {
+  namespace fs = std::filesystem;
+  const ScratchDirectory directory;
+  const auto leave = [&](const std::string& name, std::chrono::hours age) {
+    std::string path = directory.path() + "/" + name;
+    std::ofstream(path) << std::string(8192, 'x');
+    fs::last_write_time(path, fs::file_time_type::clock::now() - age);
+    return path;
+  };
+  const std::string uid = std::to_string(::geteuid()), hash = ".0123456789abcdef.r0.1.";
+  testing::SharedObject<std::array<char, 512>> live;
+  testing::ChildProcess other([&]() -> int {
+    const std::string path = ndbg_session_path(CreateIn(directory.path(), "other"));
+    std::copy(path.begin(), path.end(), live->begin());
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(testing::WaitFor([&] { return live->front() != 0; }));
+  fs::last_write_time(live->data(), fs::file_time_type::clock::now() - std::chrono::hours(48));
+  const std::string dead = leave("neuraldbg." + uid + hash + "0", std::chrono::hours(48));
+  const std::string unfinished = leave(".neuraldbg.tmp." + uid + ".1.0", std::chrono::hours(1));
+  const std::string recent = leave("neuraldbg." + uid + hash + "1", std::chrono::hours(1));
+  const std::int32_t session = CreateIn(directory.path());
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_FALSE(fs::exists(unfinished));
+  EXPECT_TRUE(fs::exists(recent)) << "a daemon that comes later wants to know why it died";
+  EXPECT_TRUE(fs::exists(live->data())) << "its owner lives";
+  ndbg_session_destroy(session);
 }
 
 TEST(Session, StaleAndUnknownHandles_DoNothing) {
