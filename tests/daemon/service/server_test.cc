@@ -266,12 +266,17 @@ class ImpatientServerTest : public ServerTest {
 // Runs into the cut while pages are still being fetched and written, which once ended in a deadlock of the thread that
 // serves all streams (the stream's lock was held while LiveCalls was woken).
 TEST_F(ImpatientServerTest, ReaderThatTakesNothing_IsCutOff) {
-  // About 8 MiB: more than the windows and buffers of HTTP/2 between the two hold.
+  // About 8 MiB. Left alone, gRPC widens the window of a fast connection until all of it may fit, and nothing stalls.
   constexpr std::uint64_t kEvents = 60'000;
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own, with these arguments
+  const auto channel =
+      grpc::CreateCustomChannel(server_->addresses()[0], grpc::InsecureChannelCredentials(), arguments);
   filled_.Advance(1, 1, kEvents);
   v1::WatchEventsRequest request;
   request.set_run("gpt#2");
-  const auto stub = v1::EventService::NewStub(channel_);
+  const auto stub = v1::EventService::NewStub(channel);
   grpc::ClientContext context;
   SetWatchdog(context);
   const auto stream = stub->WatchEvents(&context, request);
