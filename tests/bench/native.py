@@ -1,4 +1,4 @@
-"""Runs the native benchmarks (programs that print one JSON object a line: name, value, unit) and writes their section.
+"""Runs the native benchmarks and writes their section. They print one JSON object a line: name, value, unit, goal.
 
 python -m tests.bench.native PROGRAM…
 """
@@ -18,13 +18,13 @@ def figures(program: str) -> list[list[str]]:
     if done.returncode != 0:
         raise SystemExit(f"{program} ended with {done.returncode}: {done.stderr}")
     entries = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return [[entry["name"], f"{entry['value']:g}", entry["unit"]] for entry in entries]
+    return [[entry["name"], f"{entry['value']:g}", entry["unit"], entry.get("goal", "")] for entry in entries]
 
 
 def main(programs: list[str]) -> int:
     """Run all, write once."""
     rows = [row for program in programs for row in figures(program)]
-    text = table(["what", "measured", "unit"], rows)
+    text = table(["what", "measured", "unit", "goal"], rows)
     print(text)
     write_section("native", "Ring", "./run bench", text)
     return 0
