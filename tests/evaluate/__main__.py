@@ -69,7 +69,10 @@ def summary(outcomes: list[Outcome]) -> str:
     if missed:
         parts.append("Causes that were not first:")
         parts.append(table(["run", "mode", "planted", "answer"], [_missed_row(o) for o in missed]))
-    parts.append("Healthy but tricky runs (three seeds each); none may be called FAULT:")
+    parts.append(
+        "Healthy but tricky runs (three seeds each; multilayer perceptrons and GPT are the families that were tuned "
+        "on); none may be called FAULT:"
+    )
     parts.append(table(["run", "mode", "verdicts"], _healthy_rows(outcomes)))
     return "\n\n".join(parts)
 
