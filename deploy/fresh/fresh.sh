@@ -18,6 +18,7 @@ done
 [ "$(id -u)" = 0 ] || { echo 'fresh: making a Debian root needs root' >&2; exit 2; }
 command -v mmdebstrap >/dev/null || { apt-get update -qq; apt-get install -y -qq --no-install-recommends mmdebstrap; }
 target=${target:-$(mktemp -d)/root}
+mkdir -p "${target%/*}"
 log=${target%/*}/fresh.log
 : >"$log"
 
