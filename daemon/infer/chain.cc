@@ -118,8 +118,10 @@ void SplitOverCauses(const RankDetectors& detectors, std::vector<Cause>& causes)
     first.chain.push_back({site, step, phase, share, "changed by itself at the same time"});
   }
   const GraphNode& end = graph.nodes()[symptom];
-  first.chain.push_back(
-      {backward ? end.gradient_site : end.site, step, phase, 0, "symptom: " + ChangeText(split.total)});
+  const std::uint32_t end_site = backward ? end.gradient_site : end.site;
+  if (end_site != first.finding.site) {
+    first.chain.push_back({end_site, step, phase, 0, "symptom: " + ChangeText(split.total)});
+  }
 }
 
 }  // namespace neuraldbg
