@@ -47,11 +47,16 @@ make_root() {
 copy_settings() {
   local path
   for path in /etc/pip.conf /etc/xdg/pip /etc/ssl/certs /usr/local/share/ca-certificates /etc/resolv.conf /etc/hosts; do
-    [ -e "$path" ] && mkdir -p "$target${path%/*}" && cp -aLT "$path" "$target$path"
+    [ -e "$path" ] || continue
+    # The root's own copy holds links that would lead out of the root from here.
+    rm -rf --one-file-system "${target:?}$path"
+    mkdir -p "$target${path%/*}"
+    cp -aLT "$path" "$target$path"
   done
   [ -d "$HOME/.config/pip" ] && mkdir -p "$target/root/.config" && cp -aL "$HOME/.config/pip" "$target/root/.config/"
   [ -f "$HOME/.pip/pip.conf" ] && mkdir -p "$target/root/.pip" && cp -aL "$HOME/.pip/pip.conf" "$target/root/.pip/"
   for path in $(pip config list 2>/dev/null | grep -oE "(file://)?/[^ '\"]+" | sed 's,^file://,,' | sort -u) ; do
+    path=${path%/simple}  # an index on disk has its files beside the pages
     [ -d "$path" ] && bind "$path"
   done
   return 0
@@ -64,7 +69,7 @@ inside() {
 
 stage 'minimal Debian 12 root' make_root
 stage 'package settings' copy_settings
-for path in /proc /sys /dev /dev/shm; do [ -e "$path" ] && bind "$path"; done
+for path in /proc /sys /dev /dev/pts /dev/shm; do [ -e "$path" ] && bind "$path"; done
 stage 'clone' git clone -q . "$target/root/neuraldbg"
 stage './run demo' inside './run demo'
 stage './run test' inside './run test'
