@@ -10,7 +10,8 @@ namespace neuraldbg {
 namespace {
 
 constexpr std::uint64_t kSnapshotMagic = 0x32676e456e67644eULL;
-// Changes whenever a field of any detector does: a snapshot of another release is foreign.
+// Raised whenever a field of any detector changes (tests/daemon/infer/snapshot_layout_test.cc notices): a snapshot of
+// another release is foreign.
 constexpr std::uint32_t kSnapshotVersion = 2;
 constexpr std::size_t kHeaderBytes = 24;  // magic, version, reserved, checksum of the rest
 
