@@ -9,4 +9,5 @@ cmake --preset release -DNEURALDBG_BUILD_TESTS=ON >/dev/null
 cmake --build build/release -j "${NEURALDBG_JOBS:-$(nproc)}" --target "${programs[@]}" >/dev/null
 .venv/bin/python -m tests.bench.native "${programs[@]/#/build/release/tests/bench/}"
 .venv/bin/python -m tests.bench.event_latency
+.venv/bin/python -m tests.bench.idle_daemon
 .venv/bin/python -m tests.bench.step_time "$@"
