@@ -72,7 +72,11 @@ TEST_F(IngestLoopTest, JobsThatEndDieAndAreKilled_AcrossLivesOfTheDaemon) {
     const StoredRank rank = reader->ListRanks(reader->FindRun(name)->id)->at(0);
     EXPECT_EQ(rank.records_received, rank.records_produced) << name;
     if (killed) continue;
-    EXPECT_EQ(reader->ReadFrames(rank.key, 0, UINT64_MAX)->size(), 200u) << name;
+    const std::vector<StepFrame> frames = reader->ReadFrames(rank.key, 0, UINT64_MAX).value();
+    EXPECT_EQ(frames.size(), 200u) << name;
+    for (const StepFrame& frame : frames) {
+      EXPECT_TRUE(frame.complete && frame.records_received == 9) << name << " step " << frame.step;
+    }
     EXPECT_EQ(reader->GetDiagnosis(reader->FindRun(name)->id)->verdict, Verdict::FAULT) << name;
   }
 }
