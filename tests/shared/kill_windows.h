@@ -30,7 +30,7 @@ inline constexpr bool kSanitized = false;
 // `usual` in every test run, `all` under `./run test --all`, a tenth of the usual under a sanitizer, which is after
 // races and bad accesses and not after rare instants.
 inline int Rounds(int usual, int all) {
-  if (kSanitized) return usual / 10;
+  if (kSanitized) return usual / 20;
   const char* everything = std::getenv("NEURALDBG_TEST_ALL");
   return everything != nullptr && std::string(everything) == "1" ? all : usual;
 }
