@@ -1,7 +1,8 @@
 // A server stream that follows the store: whatever came after its cursor, page by page, then live.
 //
 // Threads: gRPC calls OnWriteDone, OnCancel and OnDone; the thread of LiveCalls calls Look. `mutex_` guards the state;
-// gRPC is always called without it, and `writing_` or `finished_` keeps everybody else away meanwhile. Keeps itself
+// operations are started without it, and `writing_` or `finished_` keeps everybody else away meanwhile. Only TryCancel
+// is called under it: it answers on another thread, and without the lock the call could end under it. Keeps itself
 // alive until OnDone. Memory: one page.
 #pragma once
 
