@@ -173,14 +173,17 @@ void TensorSeries::ObserveBackward(const Observation& observation) {
       input += energy_[consumer];
       fed = true;
     }
+    // Nothing feeds a sink but the loss: its gradient has a level, which only alarms upward, and no gain.
+    const bool gainless = !fed && info.sink;
     if (!fed) input = 1.0;
     NodeSeries& node = nodes_[i];
     const bool silent = node.routed || std::isnan(level_[i]);
     const float relative = info.sink ? level_[i] : level_[i] - RootLevel(ticks_);
     node.backward_level.Observe(BackwardType(info), ticks_, silent ? kNoLevel : relative, kMinimumSamples, kEntryDelay);
-    node.backward_gain.Observe(SeriesType::kBackwardGain, ticks_,
-                               silent || std::isnan(input) ? kNoLevel : Gain(level_[i], LevelOfEnergy(input)),
-                               kMinimumSamples, kEntryDelay);
+    node.backward_gain.Observe(
+        SeriesType::kBackwardGain, ticks_,
+        silent || gainless || std::isnan(input) ? kNoLevel : Gain(level_[i], LevelOfEnergy(input)), kMinimumSamples,
+        kEntryDelay);
     hot_ |= node.backward_level.Hot() || node.backward_gain.Hot();
   }
 }

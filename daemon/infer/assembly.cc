@@ -12,9 +12,10 @@ namespace {
 using namespace threshold;
 
 constexpr std::size_t kMaxHypotheses = 16;
-constexpr double kQuietLoss = 0.25;     // of the alarm level: a loss that is no reason for concern
-constexpr double kUnsureBelow = 0.5;    // design: below, the answer is UNSURE
-constexpr std::uint64_t kSameStep = 1;  // ranks that see one fault see it within a step
+constexpr std::uint64_t kPassedSteps = 3;  // the alarm looks at as many
+constexpr double kQuietLoss = 0.25;        // of the alarm level: a loss that is no reason for concern
+constexpr double kUnsureBelow = 0.5;       // design: below, the answer is UNSURE
+constexpr std::uint64_t kSameStep = 1;     // ranks that see one fault see it within a step
 
 struct Ranked {
   Cause cause;
@@ -28,6 +29,7 @@ struct Cluster {
   std::vector<Ranked> ordered;
   std::uint32_t number = 0;
   LossEffect loss;  // the largest of the incidents
+  bool passed = true;
 };
 
 bool EarlierRanked(const Ranked& a, const Ranked& b) {
@@ -59,8 +61,10 @@ class Assembler {
     diagnosis_.warm = !ranks_.empty();
     for (const auto& [rank, state] : ranks_) {
       diagnosis_.ranks_seen.push_back(rank);
+      diagnosis_.through_steps.push_back(state.last_step());
       diagnosis_.steps_seen = std::max(diagnosis_.steps_seen, state.steps_seen());
       diagnosis_.warm &= state.detectors().warm();
+      tensors_observed_ |= state.detectors().tensors().ticks() > 0;
       applied_ = std::max(applied_, state.applied_steps());
       for (const SilenceDetector::Silent& silent : state.detectors().silence().Spots()) {
         BlindSpot spot;
@@ -82,6 +86,7 @@ class Assembler {
       std::uint64_t until;
       bool exact;
       LossEffect loss;
+      bool passed = false;  // a single step stood out, and later ones did not
     };
     std::vector<Event> events;
     for (const auto& [rank, state] : ranks_) {
@@ -96,8 +101,10 @@ class Assembler {
         events.push_back({{cause, number}, cause.finding.detected, true, {}});
       }
       for (const Incident& incident : state.incidents()) {
-        for (const Cause& cause : incident.causes)
-          events.push_back({{cause, number}, incident.last_hot_step, false, incident.loss});
+        const bool passed = incident.hot_steps == 1 && state.last_step() >= incident.alarm_step + kPassedSteps;
+        for (const Cause& cause : incident.causes) {
+          events.push_back({{cause, number}, incident.last_hot_step, false, incident.loss, passed});
+        }
       }
     }
     std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
@@ -112,6 +119,7 @@ class Assembler {
       }
       Cluster& cluster = clusters_.back();
       cluster.until = std::max(cluster.until, event.until);
+      cluster.passed &= event.passed;
       if (event.loss.known && (!cluster.loss.known || event.loss.evidence > cluster.loss.evidence)) {
         cluster.loss = event.loss;
       }
@@ -193,15 +201,20 @@ class Assembler {
     return key(a) < key(b);
   }
 
-  // Levels that drift while the loss falls as it should are a network that learns: said, and no reason for doubt.
+  // Said, and no reason for doubt: levels that drift while the loss falls as it should (a network that learns), and one
+  // batch with a high loss that nothing followed from.
   bool Harmless(const Cluster& cluster) {
     const Ranked& lead = cluster.ordered.front();
-    const bool quiet = cluster.loss.known && cluster.loss.evidence < kQuietLoss;
-    if (!lead.cause.fallback || !lead.cause.drift || !quiet) return false;
     const Finding& finding = lead.cause.finding;
-    diagnosis_.notices.push_back({finding.step, lead.rank, finding.kind, finding.module,
-                                  "Activations have drifted step by step since here, and the loss with them as it "
-                                  "should: the network learns."});
+    const bool quiet = cluster.loss.known && cluster.loss.evidence < kQuietLoss;
+    const bool learns = lead.cause.fallback && lead.cause.drift && quiet;
+    const bool one_batch = !lead.cause.exact && finding.phase == Phase::kLoss && cluster.passed;
+    if (!learns && !one_batch) return false;
+    diagnosis_.notices.push_back(
+        {finding.step, lead.rank, learns ? finding.kind : HypothesisKind::LOSS_SPIKE, finding.module,
+         learns ? "Activations have drifted step by step since here, and the loss with them as "
+                  "it should: the network learns."
+                : "The loss of this one step stood out; the steps after it did not."});
     return true;
   }
 
@@ -291,7 +304,7 @@ class Assembler {
 
   void Decide() {
     const bool strong = lead_ && lead_->strong();
-    if (applied_ < kMinimumApplied && !strong) {
+    if ((applied_ < kMinimumApplied || !tensors_observed_) && !strong) {
       diagnosis_.verdict = Verdict::INCOMPLETE_DATA;
     } else if (!lead_) {
       diagnosis_.verdict = Verdict::HEALTHY;
@@ -308,6 +321,7 @@ class Assembler {
   std::optional<Cause> lead_;
   double lead_confidence_ = 0;
   std::uint64_t applied_ = 0;
+  bool tensors_observed_ = false;  // without any, silence would be taken for health
 };
 
 }  // namespace

@@ -54,8 +54,10 @@ class CauseFinder {
   // What never reached the alarm level by itself does not go before a far larger change of another node's own: the part
   // of that which its inputs account for has been taken off already, so the small one cannot be what is behind it.
   bool Faint(const Cause& cause) const {
-    // The sum that orders a loss is far above any healthy one long before its alarm level.
-    if (cause.finding.score >= 1 || cause.finding.phase == Phase::kLoss) return false;
+    // The sum that orders a loss is far above any healthy one long before its alarm level. (A loss has no change of its
+    // own; where the gradient at a sink stands for it, it has.)
+    const bool summed = cause.finding.phase == Phase::kLoss && cause.own_change == 0;
+    if (cause.finding.score >= 1 || summed) return false;
     return std::any_of(causes_.begin(), causes_.end(), [&](const Cause& other) {
       return other.finding.score >= kDwarfing * cause.finding.score && other.finding.score >= 1 &&
              other.excess >= kDwarfing * cause.excess;
@@ -114,6 +116,9 @@ class CauseFinder {
     double evidence = own.evidence;
     const bool sink = suspect.side == Side::kBackward && detectors_.graph().nodes()[suspect.index].sink;
     if (sink) evidence = std::max(evidence, suspect.evidence);
+    // At a sink it falls as the loss does; only a fall in one step says that something else is behind it.
+    const bool falls = sink && own.change < 0;
+    if (falls && (evidence < 1 || Drifts(detectors_.tensors().node(suspect.index).backward_level))) return false;
     if (evidence < level || own.excess < kOwnExcess) return false;
     // Weight update -> forward gain -> backward gain: the change belongs to the earliest pass that shows it.
     Suspect blamed = suspect;

@@ -71,11 +71,12 @@ struct Incident {
   std::uint32_t rank = 0;
   bool open = true;
   std::uint32_t quiet = 0;
+  std::uint32_t hot_steps = 1;  // steps in alarm
   std::vector<Cause> causes;
   LossEffect loss;
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, alarm_step, last_hot_step, rank, open, quiet, causes, loss);
+    Fields(archive, alarm_step, last_hot_step, rank, open, quiet, hot_steps, causes, loss);
   }
 };
 

@@ -45,7 +45,7 @@ Cause Mechanism::Describe(const Suspect& suspect, std::uint64_t tick) const {
       DescribeForward(suspect.index, tick, cause);
       break;
     case Side::kLoss:
-      DescribeLoss(tick, cause);
+      DescribeLoss(cause);
       break;
     case Side::kBackward:
       DescribeBackward(suspect.index, tick, cause);
@@ -121,7 +121,7 @@ void Mechanism::DescribeBackward(std::uint32_t node, std::uint64_t tick, Cause& 
   const GraphNode& info = graph.nodes()[node];
   const auto consumers = graph.consumers(node);
   if (info.sink && consumers.empty()) {
-    DescribeLoss(tick, cause);
+    DescribeLoss(cause);
     finding.phase = Phase::kLoss;
     finding.order = 0;
     return;
@@ -158,7 +158,7 @@ double Mechanism::SumAbsAtSinks() const {
   return largest;
 }
 
-void Mechanism::DescribeLoss(std::uint64_t tick, Cause& cause) const {
+void Mechanism::DescribeLoss(Cause& cause) const {
   Finding& finding = cause.finding;
   const LossReading& loss = detectors_.observation().loss;
   const LossSeries& series = detectors_.loss();
@@ -180,7 +180,8 @@ void Mechanism::DescribeLoss(std::uint64_t tick, Cause& cause) const {
         "The loss or its derivative jumped although the model's outputs did not: its scale or reduction changed.";
     if (!cross_entropy) finding.equivalents = {"LABEL_ANOMALY"};
   }
-  const std::uint64_t at = series.ticks() == 0 ? 0 : std::min(tick, series.ticks() - 1);
+  std::uint64_t at = series.ticks() == 0 ? 0 : series.ticks() - 1;
+  while (at > 0 && at + Series::kHistory > series.ticks() && series.StepOf(at) > finding.step) --at;
   if (std::isfinite(series.series().Value(at))) {
     Expect(finding, series.series(), at, 0);
   } else {

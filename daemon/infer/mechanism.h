@@ -47,7 +47,7 @@ class Mechanism {
   double InputChange(bool backward, std::uint32_t node, std::uint64_t tick) const;
   void DescribeForward(std::uint32_t node, std::uint64_t tick, Cause& cause) const;
   void DescribeBackward(std::uint32_t node, std::uint64_t tick, Cause& cause) const;
-  void DescribeLoss(std::uint64_t tick, Cause& cause) const;
+  void DescribeLoss(Cause& cause) const;
   void DescribeBatch(std::uint32_t index, std::uint64_t tick, Cause& cause) const;
   void DescribeUpdate(std::uint32_t parameter, std::uint64_t tick, Cause& cause) const;
   double SumAbsAtSinks() const;

@@ -81,6 +81,7 @@ void RankInference::UpdateIncidents(std::uint64_t step) {
   if (open != nullptr) {
     open->quiet = 0;
     open->last_hot_step = step;
+    ++open->hot_steps;
     return;
   }
   // With sampling, a step may show that something is wrong and not where; the next observed one will.
@@ -91,6 +92,9 @@ void RankInference::UpdateIncidents(std::uint64_t step) {
   Incident incident;
   incident.alarm_step = incident.last_hot_step = step;
   incident.rank = rank_;
+  // Some alarms look back over many samples: they are none of a single step.
+  const LossSeries& loss = detectors_.loss();
+  if (loss.series().SteppedAndStayed() || loss.cusum() >= 1) incident.hot_steps = kLossStepSamples;
   incident.causes = FindCauses(detectors_, step);
   WatchLoss(incident);
   incidents_.push_back(std::move(incident));

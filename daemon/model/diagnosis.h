@@ -103,6 +103,7 @@ struct Diagnosis {
   bool warm = false;
   std::uint64_t steps_seen = 0;
   std::vector<std::uint32_t> ranks_seen;
+  std::vector<std::uint64_t> through_steps;  // by position in ranks_seen: the last training step that went in
 };
 
 }  // namespace neuraldbg

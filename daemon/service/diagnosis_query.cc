@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/service/convert.h"
@@ -8,18 +10,34 @@
 namespace neuraldbg {
 namespace {
 
-// A rank that ended will not consume more: waiting for it would only end by the caller's patience.
-bool StepConsumed(const StoredRun& run, const RunTopology& topology, const v1::DiagnoseRequest& request) {
+// The last step of the rank that went into the diagnosis; nothing if none did.
+std::optional<std::uint64_t> Through(const Diagnosis& diagnosis, std::uint32_t rank) {
+  for (std::size_t i = 0; i < std::min(diagnosis.ranks_seen.size(), diagnosis.through_steps.size()); ++i) {
+    if (diagnosis.ranks_seen[i] == rank && diagnosis.steps_seen > 0) return diagnosis.through_steps[i];
+  }
+  return std::nullopt;
+}
+
+// The diagnosis itself says what it covers: what the rank's row says may be newer. A rank that ended will not consume
+// more (its last diagnosis is stored together with its end): waiting for it would only end by the caller's patience.
+bool StepConsumed(const Diagnosis& diagnosis, const RunTopology& topology, const v1::DiagnoseRequest& request) {
   if (!request.has_wait_step()) return true;
   bool any = false;
   for (const StoredRank& rank : topology.ranks()) {
     if (request.has_wait_rank() && rank.key.rank != request.wait_rank()) continue;
     if (topology.Newest(rank.key.rank)->key != rank.key) continue;  // superseded by a restart
     any = true;
-    const bool reached = run.steps_seen > 0 && rank.last_step >= request.wait_step();
+    const std::optional<std::uint64_t> through = Through(diagnosis, rank.key.rank);
+    const bool reached = through && *through >= request.wait_step();
     if (!reached && rank.state == RankState::kRunning) return false;
   }
   return any;
+}
+
+absl::StatusOr<Diagnosis> StoredDiagnosisOf(StoreReader& reader, const StoredRun& run) {
+  absl::StatusOr<Diagnosis> diagnosis = reader.GetDiagnosis(run.id);
+  if (absl::IsNotFound(diagnosis.status())) return Diagnosis{};
+  return diagnosis;
 }
 
 }  // namespace
@@ -27,9 +45,9 @@ bool StepConsumed(const StoredRun& run, const RunTopology& topology, const v1::D
 absl::StatusOr<v1::Diagnosis> DiagnosisOf(StoreReader& reader, const StoredRun& run) {
   absl::StatusOr<RunTopology> topology = RunTopology::Load(reader, run);
   if (!topology.ok()) return topology.status();
-  const absl::StatusOr<Diagnosis> diagnosis = reader.GetDiagnosis(run.id);
-  if (!diagnosis.ok() && !absl::IsNotFound(diagnosis.status())) return diagnosis.status();
-  return ToProto(diagnosis.ok() ? *diagnosis : Diagnosis{}, run, *topology);
+  const absl::StatusOr<Diagnosis> diagnosis = StoredDiagnosisOf(reader, run);
+  if (!diagnosis.ok()) return diagnosis.status();
+  return ToProto(*diagnosis, run, *topology);
 }
 
 absl::StatusOr<v1::DiagnoseResponse> Diagnose(StoreReader& reader, const Caller& caller,
@@ -39,14 +57,14 @@ absl::StatusOr<v1::DiagnoseResponse> Diagnose(StoreReader& reader, const Caller&
   }
   const absl::StatusOr<StoredRun> run = ResolveRun(reader, caller, request.run());
   if (!run.ok()) return run.status();
-  // Before the diagnosis is read: what is consumed now is then certainly in it.
-  const absl::StatusOr<RunTopology> topology = RunTopology::Load(reader, *run);
+  // Before the diagnosis is read: if a rank has ended by now, its last diagnosis is stored.
+  absl::StatusOr<RunTopology> topology = RunTopology::Load(reader, *run);
   if (!topology.ok()) return topology.status();
-  v1::DiagnoseResponse response;
-  response.set_step_consumed(StepConsumed(*run, *topology, request));
-  absl::StatusOr<v1::Diagnosis> diagnosis = DiagnosisOf(reader, *run);
+  const absl::StatusOr<Diagnosis> diagnosis = StoredDiagnosisOf(reader, *run);
   if (!diagnosis.ok()) return diagnosis.status();
-  *response.mutable_diagnosis() = *std::move(diagnosis);
+  v1::DiagnoseResponse response;
+  response.set_step_consumed(StepConsumed(*diagnosis, *topology, request));
+  *response.mutable_diagnosis() = ToProto(*diagnosis, *run, *topology);
   return response;
 }
 

@@ -169,7 +169,11 @@ absl::Status WriteDiagnosis(SqliteConnection& database, std::uint64_t run_id, co
   for (ByteWriter writer(ranks); const std::uint32_t rank : diagnosis.ranks_seen) {
     writer.Varint(rank);
   }
-  STORE_RETURN_IF_ERROR(database.Use("INSERT INTO diagnoses VALUES (NULL,?,?,?,?,?,?,?)")
+  Bytes through;
+  for (ByteWriter writer(through); const std::uint64_t step : diagnosis.through_steps) {
+    writer.Varint(step);
+  }
+  STORE_RETURN_IF_ERROR(database.Use("INSERT INTO diagnoses VALUES (NULL,?,?,?,?,?,?,?,?)")
                             .Bind(run_id)
                             .Bind(findings)
                             .Bind(now_ns)
@@ -177,6 +181,7 @@ absl::Status WriteDiagnosis(SqliteConnection& database, std::uint64_t run_id, co
                             .Bind(diagnosis.warm)
                             .Bind(diagnosis.steps_seen)
                             .Bind(ranks)
+                            .Bind(through)
                             .Run());
   const std::int64_t id = database.last_insert_id();
   for (std::size_t i = 0; i < diagnosis.hypotheses.size(); ++i) {
@@ -203,8 +208,8 @@ absl::StatusOr<Diagnosis> ReadDiagnosis(SqliteConnection& database, std::uint64_
   absl::Status loaded;
   STORE_ASSIGN_OR_RETURN(const bool found,
                          database
-                             .Use("SELECT id, verdict, warm, steps_seen, ranks_seen FROM diagnoses WHERE run_id=? "
-                                  "ORDER BY id DESC LIMIT 1")
+                             .Use("SELECT id, verdict, warm, steps_seen, ranks_seen, through_steps FROM diagnoses "
+                                  "WHERE run_id=? ORDER BY id DESC LIMIT 1")
                              .Bind(run_id)
                              .First([&](const SqliteRow& row) {
                                FieldLoader io(row, 0);
@@ -213,6 +218,9 @@ absl::StatusOr<Diagnosis> ReadDiagnosis(SqliteConnection& database, std::uint64_
                                io(diagnosis.warm, diagnosis.steps_seen);
                                for (ByteReader ranks(row.Blob(4)); ranks.ok() && ranks.remaining() > 0;) {
                                  diagnosis.ranks_seen.push_back(static_cast<std::uint32_t>(ranks.Varint()));
+                               }
+                               for (ByteReader steps(row.Blob(5)); steps.ok() && steps.remaining() > 0;) {
+                                 diagnosis.through_steps.push_back(steps.Varint());
                                }
                                loaded = io.status();
                              }));

@@ -16,7 +16,9 @@ constexpr std::int64_t kApplicationId = 0x4e444247;
 
 // Element i leads from version i + 1 to version i + 2. Never edit one that was released: schema.sql always holds the
 // newest definition, and tests/daemon/store compares both ways of getting there.
-constexpr std::array<std::string_view, 0> kMigrations{};
+constexpr std::array<std::string_view, 1> kMigrations{
+    "ALTER TABLE diagnoses ADD COLUMN through_steps BLOB NOT NULL DEFAULT x''",
+};
 static_assert(kMigrations.size() + 1 == kSchemaVersion);
 
 struct Identity {

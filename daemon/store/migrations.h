@@ -7,7 +7,7 @@
 namespace neuraldbg::store {
 
 // The schema that this release writes; kept in SQLite's user_version.
-inline constexpr std::int64_t kSchemaVersion = 1;
+inline constexpr std::int64_t kSchemaVersion = 2;
 
 // Creates an empty database or migrates an older one, in one transaction. FAILED_PRECONDITION: written by a newer
 // release; DATA_LOSS: not a database of ours.

@@ -127,7 +127,8 @@ CREATE TABLE diagnoses (
   verdict INTEGER NOT NULL,
   warm INTEGER NOT NULL,
   steps_seen INTEGER NOT NULL,
-  ranks_seen BLOB NOT NULL
+  ranks_seen BLOB NOT NULL,             -- varints
+  through_steps BLOB NOT NULL DEFAULT x'' -- by position in ranks_seen: the last step that went in
 );
 CREATE INDEX diagnoses_by_run ON diagnoses (run_id, id);
 

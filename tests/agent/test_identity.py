@@ -39,10 +39,17 @@ def test_arguments_win_over_variables() -> None:
     assert (found.rank, found.world_size) == (1, 2)
 
 
-def test_a_plain_process_is_named_by_its_parent() -> None:
-    launch = who({}).launch
+def test_ranks_without_a_launcher_are_named_by_their_parent() -> None:
+    launch = who({}, rank=1, world_size=2).launch
     start = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
     assert launch == f"pid-{os.getppid()}-{start}"
+    assert who({}, rank=0, world_size=2).launch == launch
+
+
+def test_a_job_of_one_process_is_a_launch_of_its_own_each_time() -> None:
+    first, second = who({}), who({})
+    assert first.launch.startswith(f"pid-{os.getpid()}-") and first.launch != second.launch
+    assert first.incarnation == second.incarnation == 0
 
 
 def test_incarnations_count_starts_of_the_same_launch_and_rank() -> None:

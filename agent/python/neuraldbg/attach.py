@@ -56,6 +56,7 @@ def attach(
     interval = _interval(cadence)
     budget = _budget(overhead_budget)
     filter_ = _filter(watch)
+    _try_filter(filter_, models)
     if isinstance(start_step, bool) or not isinstance(start_step, int):
         raise TypeError(f"start_step must be an integer, not {type(start_step).__name__}")
     if start_step < 0:
@@ -161,3 +162,15 @@ def _filter(watch: Any) -> Callable[[str], bool]:
     if not callable(watch) or inspect.isclass(watch):
         raise TypeError(f"watch must be a regular expression or a callable, not {type(watch).__name__}")
     return lambda path: bool(watch(path))
+
+
+def _try_filter(watches: Callable[[str], bool], models: list[tuple[str, nn.Module]]) -> None:
+    """A callable of the user's that raises must say so now, not leave a run behind that never began."""
+    for _, model in models:
+        for path, module in model.named_modules():
+            if next(module.children(), None) is not None:
+                continue
+            try:
+                watches(path)
+            except Exception as error:
+                raise ValueError(f"watch raised {type(error).__name__} for module {path!r}: {error}") from error

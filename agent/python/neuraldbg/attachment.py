@@ -47,6 +47,13 @@ class Attachment:
     def __init__(self, config: Config, identity: Identity, plan: Plan) -> None:
         modules = list(module_paths(plan.models))
         self.segment = _create_segment(config, identity, plan.start_step, compiled.is_compiled(modules))
+        try:
+            self._observe(plan, modules)
+        except BaseException:
+            self.segment.close()  # or the daemon would take this for a job that died
+            raise
+
+    def _observe(self, plan: Plan, modules: list[nn.Module]) -> None:
         self._first_step = plan.start_step
         self._graphs_before = compiled.recompiles()
         self._drops_said = False

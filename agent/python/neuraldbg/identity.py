@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import os
 import pathlib
 import re
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from neuraldbg import config as configuration
 
 _POD_UID = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+
+_attached = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +40,7 @@ def resolve(
     world_size = _number("world_size", world_size, environment, ("WORLD_SIZE", "SLURM_NTASKS"), rank + 1)
     if rank >= world_size:
         raise ValueError(f"rank ({rank}) must be less than world_size ({world_size})")
-    launch = config.launch or _launch(environment)
+    launch = config.launch or _launch(environment, alone=world_size == 1)
     return Identity(launch, rank, world_size, _incarnation(config, launch, rank, environment))
 
 
@@ -54,7 +57,7 @@ def _number(
     return value
 
 
-def _launch(environment: Mapping[str, str]) -> str:
+def _launch(environment: Mapping[str, str], alone: bool) -> str:
     elastic = environment.get("TORCHELASTIC_RUN_ID")
     if elastic and elastic != "none":
         return f"torchelastic-{elastic}"
@@ -63,6 +66,9 @@ def _launch(environment: Mapping[str, str]) -> str:
     pod = environment.get("POD_UID") or _pod_uid()
     if pod:
         return f"pod-{pod}"
+    if alone:
+        # The parent of a job without other ranks is a shell or a notebook, whose next job is another one.
+        return f"pid-{os.getpid()}-{_start_time(os.getpid())}-{next(_attached)}"
     parent = os.getppid()
     return f"pid-{parent}-{_start_time(parent)}"
 

@@ -135,6 +135,43 @@ TEST(HealthyControls, LearningTakesOff) {
   EXPECT_NE(VerdictName(worried.engine.Diagnose().verdict), "HEALTHY");
 }
 
+// A single batch that the network does not fit, and nothing comes of it.
+TEST(HealthyControls, OneBatchWithAHighLoss) {
+  const SyntheticRun run;
+  EngineDriver driver(run);
+  const auto one_batch = [](StepValues& v) {
+    v.root_level = -10;
+    if (v.step == 100) v.loss *= 40;
+  };
+  driver.Run(0, 150, one_batch);
+  const Diagnosis diagnosis = driver.engine.Diagnose();
+  EXPECT_EQ(VerdictName(diagnosis.verdict), "HEALTHY");
+  ASSERT_EQ(diagnosis.notices.size(), 1u);
+  EXPECT_EQ(diagnosis.notices.front().kind, HypothesisKind::LOSS_SPIKE);
+  EXPECT_EQ(diagnosis.notices.front().step, 100u);
+}
+
+// Early in memorisation the loss and its gradient fall for a hundred steps; a dead layer later is not their doing.
+TEST(HealthyControls, AFallingGradientAtTheSinkIsNoCause) {
+  const SyntheticRun run;
+  EngineDriver driver(run);
+  driver.Run(0, 150, [&](StepValues& v) {
+    v.root_level = -10.0F - (v.step < 70 ? 0.0F : 0.06F * static_cast<float>(v.step - 70));
+    v.loss *= std::exp2(v.root_level + 10);
+    if (v.step >= 106) v.dead_share[run.NodeOf("a1")] = 1, v.forward_gain[run.NodeOf("a1")] -= 4;
+  });
+  EXPECT_EQ(driver.Lead().kind, HypothesisKind::DEAD_UNITS);
+  EXPECT_EQ(driver.Lead().step, 106u);
+}
+
+// Where the agent could look at nothing (a device it cannot read), nothing is known.
+TEST(HealthyControls, NothingObservedIsNotHealth) {
+  const SyntheticRun run;
+  EngineDriver driver(run);
+  driver.Run(0, 100, [&](StepValues& v) { std::fill(v.absent.begin(), v.absent.end(), std::uint8_t{1}); });
+  EXPECT_EQ(VerdictName(driver.engine.Diagnose().verdict), "INCOMPLETE_DATA");
+}
+
 TEST(HealthyControls, WarmRestartsOfTheLearningRate) {
   const SyntheticRun run;
   ExpectHealthy(run, [&](StepValues& v) {

@@ -174,8 +174,14 @@ void FilledStore::Advance(std::uint64_t step, std::uint64_t first_id, std::uint6
   diagnosis.verdict = verdict;
   diagnosis.steps_seen = step + 1;
   diagnosis.ranks_seen = {0};
+  diagnosis.through_steps = {step};
   commit.diagnosis = diagnosis;
   Require(store_->Apply(commit));
+}
+
+void FilledStore::AdvanceUndiagnosed(std::uint64_t step) {
+  const RankKey key{running_.id, 0, 0};
+  Require(store_->Apply(MakeCommit(key, {MakeFrame(key, step)})));
 }
 
 void FilledStore::EndRun() { Require(store_->SetRunState(running_.id, RunState::kFinished)); }

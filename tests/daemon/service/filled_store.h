@@ -27,6 +27,8 @@ class FilledStore {
   // One more step of the running run gpt#2, with events `first_id`.. (none for count 0), and a verdict.
   void Advance(std::uint64_t step, std::uint64_t first_id = 0, std::uint64_t count = 0,
                Verdict verdict = Verdict::HEALTHY);
+  // A step of gpt#2 whose diagnosis is not due yet.
+  void AdvanceUndiagnosed(std::uint64_t step);
   // gpt#2 ends.
   void EndRun();
   std::uint64_t running_id() const { return running_.id; }

@@ -150,6 +150,8 @@ TEST_F(QueryTest, Diagnose_SaysWhetherTheStepWasConsumed) {
   EXPECT_TRUE(Diagnose(*reader_, kUser, request)->step_consumed());
   request.set_wait_step(1);
   EXPECT_FALSE(Diagnose(*reader_, kUser, request)->step_consumed()) << "it runs, and step 1 may still come";
+  filled_.AdvanceUndiagnosed(1);
+  EXPECT_FALSE(Diagnose(*reader_, kUser, request)->step_consumed()) << "stored, but not in the diagnosis yet";
   request.set_run("gpt#1");
   request.set_wait_step(1000);
   EXPECT_TRUE(Diagnose(*reader_, kUser, request)->step_consumed()) << "its ranks ended: nothing more will come";
