@@ -221,6 +221,7 @@ class Assembler {
   void Publish(const Cluster& cluster) {
     if (cluster.ordered.empty() || Harmless(cluster)) return;
     std::vector<Cause> causes;
+    causes.reserve(cluster.ordered.size());
     for (const Ranked& ranked : cluster.ordered) causes.push_back(ranked.cause);
     for (std::size_t i = 0; i < cluster.ordered.size() && diagnosis_.hypotheses.size() < kMaxHypotheses; ++i) {
       const std::span<const Cause> behind = std::span<const Cause>(causes).subspan(i + 1);

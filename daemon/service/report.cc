@@ -22,6 +22,7 @@ constexpr std::size_t kLabelWidth = 9;
 constexpr int kIncidentsShown = 5;
 constexpr int kLinksShown = 6;
 constexpr int kEvidenceShown = 3;
+constexpr double kNotWorthReading = 0.01;  // would print as 0 %
 constexpr int kLinesOfASection = 5;
 
 // (Debian's abseil has a string_view of its own, which its string functions insist on.)
@@ -72,6 +73,8 @@ std::string Place(const v1::Hypothesis& hypothesis) {
 
 std::string EvidenceText(const v1::Evidence& evidence) {
   const v1::Expectation& expected = evidence.expected();
+  const bool measured = !expected.statistic().empty() || expected.high() != expected.low();
+  if (!measured && !evidence.note().empty()) return evidence.note();
   std::string text = absl::StrCat(evidence.site(), " at step ", evidence.step(), ": ", expected.statistic(),
                                   expected.statistic().empty() ? "" : " ", Number(evidence.observed()), ", expected ",
                                   Number(expected.low()));
@@ -128,6 +131,7 @@ void AppendIncidents(const v1::Diagnosis& diagnosis, TextReport& report) {
   for (const v1::Hypothesis& hypothesis : diagnosis.hypotheses()) {
     if (std::find(shown.begin(), shown.end(), hypothesis.incident()) != shown.end()) continue;
     if (static_cast<int>(shown.size()) == kIncidentsShown) break;
+    if (!shown.empty() && hypothesis.confidence() < kNotWorthReading) continue;
     shown.push_back(hypothesis.incident());
     report.Line("Cause", absl::StrCat(Place(hypothesis),
                                       absl::StrFormat(" (confidence %.0f %%)", 100 * hypothesis.confidence())));

@@ -10,6 +10,7 @@
     }                                                           \
   } while (false)
 
+// A declaration cannot stand in parentheses. NOLINTBEGIN(bugprone-macro-parentheses)
 #define STORE_CONCATENATE_INNER(a, b) a##b
 #define STORE_CONCATENATE(a, b) STORE_CONCATENATE_INNER(a, b)
 #define STORE_ASSIGN_OR_RETURN(declaration, expression) \
@@ -20,3 +21,4 @@
     return result.status();                                        \
   }                                                                \
   declaration = std::move(result).value()
+// NOLINTEND(bugprone-macro-parentheses)

@@ -18,6 +18,7 @@ from neuraldbg import daemon
 # HEALTHY, FAULT, UNSURE or INCOMPLETE_DATA: the exit codes with which the client prints a diagnosis.
 _EXIT_CODES_WITH_DIAGNOSIS = (0, 1, 5)
 _GRACE_SECONDS = 5.0  # for the client itself to start and print, beyond the time that it may wait for the daemon
+_NOT_WORTH_READING = 0.01  # would print as 0 %
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +109,17 @@ class Report:
 
     def __str__(self) -> str:
         """Verdict, why, and what to do next."""
-        lines = [f"Verdict  {self.verdict}  run {self.run}, {self.steps_seen} steps"]
+        unready = "" if self.warm or self.error else ", baselines not ready"
+        lines = [f"Verdict  {self.verdict}  run {self.run}, {self.steps_seen} steps{unready}"]
         if self.error:
             return "\n".join(
                 [*lines, f"Why      {self.error}", "Next     start neuraldbgd, then neuraldbgctl diagnose"]
             )
+        shown: set[int] = set()
         for hypothesis in self.hypotheses:
+            if hypothesis.incident in shown or (shown and hypothesis.confidence < _NOT_WORTH_READING):
+                continue
+            shown.add(hypothesis.incident)
             place = hypothesis.module or hypothesis.phase
             whose = "all ranks" if hypothesis.rank < 0 else f"rank {hypothesis.rank}"
             lines.append(
