@@ -45,7 +45,8 @@ TEST_F(HostileProcessTest, AScribbledConsumerPageCostsTheTrainerRecordsOnly) {
   std::uint64_t pushed = 0, dropped = 0;
   const int pushes = Rounds(2'000'000, 20'000'000);
   for (int step = 0; step < pushes; ++step) {
-    const PushOutcome outcome = writer->Push(MakeRecord(static_cast<std::uint32_t>(step) % 16, step));
+    const PushOutcome outcome =
+        writer->Push(MakeRecord(static_cast<std::uint32_t>(step) % 16, static_cast<std::uint64_t>(step)));
     ASSERT_TRUE(outcome == PushOutcome::kPushed || outcome == PushOutcome::kDropped);
     ++(outcome == PushOutcome::kPushed ? pushed : dropped);
   }
