@@ -49,7 +49,9 @@ def bit_sum(tensor: torch.Tensor) -> int:
     raw = tensor.contiguous().reshape(-1)
     if raw.numel() == 0:
         return 0
-    patterns = raw.view(torch.uint8).numpy().view(INTEGER_VIEW[tensor.element_size()])
+    # One element is contiguous whatever its stride says, but only a copy of stride 1 can be viewed as bytes.
+    plain = torch.empty(raw.shape, dtype=raw.dtype).copy_(raw)
+    patterns = plain.view(torch.uint8).numpy().view(INTEGER_VIEW[tensor.element_size()])
     return int(patterns.astype(np.uint64).sum(dtype=np.uint64))
 
 
