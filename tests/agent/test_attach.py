@@ -50,6 +50,7 @@ class Plain(nn.Module):
         ({"world_size": 1.0}, TypeError, "world_size"),
         ({"watch": "("}, ValueError, "watch"),
         ({"watch": 3}, TypeError, "watch"),
+        ({"watch": lambda path: 1 / 0}, ValueError, "watch"),
         ({"cadence": 0}, ValueError, "cadence"),
         ({"cadence": "often"}, TypeError, "cadence"),
         ({"overhead_budget": 0}, ValueError, "overhead_budget"),
