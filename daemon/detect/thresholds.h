@@ -47,6 +47,14 @@ inline constexpr std::uint64_t kOnsetHorizon = 3;  // samples after onset in whi
 inline constexpr double kOwnExcess = 0.45;         // own change minus change of the inputs: half of kGainMinimum
 inline constexpr std::uint32_t kQuietSteps = 8;    // steps without a flag that end an incident
 
+// --- what is no cause; each chosen before it was tried; no score on the development recordings changed ---
+// Evidence and own change of a node against another below the alarm level: two binades are no noise.
+inline constexpr double kDwarfing = 4.0;
+// Largest step of a drift against the whole of it: a planted change comes in one step, a take-off in a dozen.
+inline constexpr double kDriftShare = 0.25;
+inline constexpr double kQuietLoss = 0.25;        // of the alarm level; the share that ends the walk back to an onset
+inline constexpr std::uint64_t kPassedSteps = 3;  // samples that the alarm looks at
+
 // --- CUSUM of the loss: clip 10, drift 1.5; largest healthy development run 31.6 (a curriculum), next 6.3 ---
 inline constexpr double kCusumClip = 10.0, kCusumDrift = 1.5, kCusumLimit = 36.0, kCusumSigmaFloor = 0.15;
 inline constexpr std::uint64_t kCusumStart = 40;

@@ -12,10 +12,8 @@ namespace {
 using namespace threshold;
 
 constexpr std::size_t kMaxHypotheses = 16;
-constexpr std::uint64_t kPassedSteps = 3;  // the alarm looks at as many
-constexpr double kQuietLoss = 0.25;        // of the alarm level: a loss that is no reason for concern
-constexpr double kUnsureBelow = 0.5;       // design: below, the answer is UNSURE
-constexpr std::uint64_t kSameStep = 1;     // ranks that see one fault see it within a step
+constexpr double kUnsureBelow = 0.5;    // design: below, the answer is UNSURE
+constexpr std::uint64_t kSameStep = 1;  // ranks that see one fault see it within a step
 
 struct Ranked {
   Cause cause;

@@ -15,8 +15,6 @@ constexpr std::size_t kMaxCauses = 8;     // per incident; more of them help nob
 constexpr double kLossInputChange = 1.5;  // log2: a loss whose inputs moved by more is a symptom of them
 constexpr double kBatchSigmas = 5.0;      // of the input's own spread
 constexpr double kFallbackEvidence = 0.5;
-constexpr double kDriftShare = 0.25;  // largest step of a drift against the whole of it
-constexpr double kDwarfing = 4.0;     // evidence and own change, against a cause below the alarm level
 
 class CauseFinder {
  public:
