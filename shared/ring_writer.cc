@@ -109,6 +109,25 @@ bool FindLane(WriterState& state, std::uint32_t& found) noexcept {
   return true;
 }
 
+// A slot comes round once in a lap; by then its lines are in another core's cache or in none. They are asked for this
+// many pushes ahead, for writing: a push across cores costs 16 ns instead of 22, and a step's 600 records into slots
+// that lie cold 12 us instead of 22 (2.8 GHz; 8, 16, 32 and 64 pushes ahead measured alike). Behind the lane's last
+// slot the address may be a neighbour's or nobody's: a prefetch never faults, and the first slots are asked for by
+// nobody.
+constexpr std::uint64_t kSlotsAhead = 16;
+
+inline void AskForSlot(std::byte* slot) noexcept {
+#if defined(__x86_64__)
+  // Not __builtin_prefetch: without -mprfchw it asks for the line to read, and the write has to ask again. Processors
+  // that lack the instruction take it as no operation.
+  asm volatile("prefetchw %0" : : "m"(*slot));
+  asm volatile("prefetchw %0" : : "m"(*(slot + kRecordBytes / 2)));
+#else
+  __builtin_prefetch(slot, 1);
+  __builtin_prefetch(slot + kRecordBytes / 2, 1);
+#endif
+}
+
 void WriteSlot(std::byte* slot, const Record& record, std::uint64_t attempt, std::uint64_t salt) noexcept {
   const std::uint32_t tag = RecordTag(salt, attempt, record.site, record.kind);
   std::memcpy(slot, &record, sizeof record);
@@ -198,7 +217,9 @@ PushOutcome SegmentWriter::Push(const Record& record) noexcept {
     Drop(state, cursor, record);
     return PushOutcome::kDropped;
   }
-  WriteSlot(cursor.slots + (tail & (cursor.capacity - 1)) * kRecordBytes, record, tail + cursor.dropped, cursor.salt);
+  std::byte* const slot = cursor.slots + (tail & (cursor.capacity - 1)) * kRecordBytes;
+  AskForSlot(slot + kSlotsAhead * kRecordBytes);
+  WriteSlot(slot, record, tail + cursor.dropped, cursor.salt);
   cursor.tail = tail + 1;
   cursor.lane->tail.store(tail + 1, std::memory_order_release);
   return PushOutcome::kPushed;

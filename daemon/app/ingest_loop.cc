@@ -120,6 +120,7 @@ std::size_t IngestLoop::TurnAll(Clock::time_point now) {
 }
 
 void IngestLoop::PutAwaitingFirst() {
+  if (!store_failing_) return;
   std::stable_partition(drivers_.begin(), drivers_.end(), [](const auto& driver) { return driver->awaiting_store(); });
 }
 
@@ -249,7 +250,8 @@ void IngestLoop::FlushAll() {
 std::chrono::milliseconds IngestLoop::Pause(Clock::time_point now) const {
   const auto quiet = now - busy_at_;
   if (quiet < kBusyFor) return kPauseBusy;
-  return quiet < kWaitingFor ? kPauseWaiting : kPauseIdle;
+  if (quiet < kWaitingFor) return kPauseWaiting;
+  return quiet < kIdleFor ? kPauseIdle : kPauseSilent;
 }
 
 void IngestLoop::Wait(std::chrono::milliseconds pause) {
