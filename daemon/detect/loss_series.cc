@@ -25,11 +25,37 @@ void LossSeries::LearnStart(double value) {
   start_ = static_cast<double>(*median);
 }
 
+// A loss that was never below zero and is now, at the size it had in all the last steps. One that comes down through
+// zero is small before, and one that scatters about zero does not keep to so narrow a band.
+bool LossSeries::Negated(double value) const {
+  if (negative_ || !std::isfinite(value) || -value <= kSmallestLoss || ticks_ < kLossStart) return false;
+  for (std::uint64_t back = 1; back < Series::kHistory; ++back) {
+    const double before = static_cast<double>(series_.Value(ticks_ - back));
+    if (!std::isfinite(before) || std::fabs(before - std::log2(-value)) > kNegatedWithin) return false;
+  }
+  return true;
+}
+
+void LossSeries::ReportNegation(const Observation& observation, double value, DetectorOutput& output) const {
+  Finding finding;
+  finding.kind = HypothesisKind::LOSS_DIVERGENCE;
+  finding.site = observation.graph->loss_site();
+  finding.step = finding.detected = observation.step;
+  finding.phase = Phase::kLoss;
+  finding.statistic = Statistic::kLoss;
+  finding.observed = value;
+  finding.expected_low = -value * std::exp2(-kNegatedWithin);
+  finding.expected_high = -value * std::exp2(kNegatedWithin);
+  finding.note = "The loss has its usual size and the other sign: it was negated.";
+  output.findings.push_back(std::move(finding));
+}
+
 void LossSeries::Observe(const Observation& observation, DetectorOutput& output) {
   hot_ = false;
   const LossReading& loss = observation.loss;
   if (!loss.present) return;
   const double value = static_cast<double>(loss.value);
+  if (Negated(value)) ReportNegation(observation, value, output);
   negative_ |= std::isfinite(loss.value) && value < 0;
   steps_[ticks_ % Series::kHistory] = observation.step;
   if (std::isfinite(loss.value)) LearnStart(value);

@@ -31,6 +31,8 @@ class LossSeries {
 
  private:
   void LearnStart(double value);
+  bool Negated(double value) const;
+  void ReportNegation(const Observation& observation, double value, DetectorOutput& output) const;
   void Accumulate(double value, std::uint64_t step);
 
   Series series_;

@@ -51,7 +51,10 @@ inline constexpr std::uint32_t kQuietSteps = 8;    // steps without a flag that 
 // Evidence and own change of a node against another below the alarm level: two binades are no noise.
 inline constexpr double kDwarfing = 4.0;
 // Largest step of a drift against the whole of it: a planted change comes in one step, a take-off in a dozen.
-inline constexpr double kDriftShare = 0.25;
+inline constexpr double kDriftShare = 0.4;
+// Updates of a drift, summed, against the weight: where inputs have a mean and updates pull one way, a layer of 256
+// inputs makes that into all of its output.
+inline constexpr double kLearnedShare = 1.0 / 16;
 inline constexpr double kQuietLoss = 0.25;        // of the alarm level; the share that ends the walk back to an onset
 inline constexpr std::uint64_t kPassedSteps = 3;  // samples that the alarm looks at
 
@@ -61,6 +64,10 @@ inline constexpr std::uint64_t kCusumStart = 40;
 inline constexpr double kCusumOrdering = 0.2;    // share of the limit from which the start orders the loss
 inline constexpr double kLossFloorShare = 0.05;  // below 5 % of its start the loss of a memorising net is noise
 inline constexpr std::uint64_t kLossStart = 20;
+// log2: a negated loss has the size of the fifteen before within a factor of two. Only the first negative value of a
+// run is asked; of losses that scatter normally about a mean of their own size, fewer than one in a thousand answers so
+// by chance.
+inline constexpr double kNegatedWithin = 1.0;
 
 // --- exact rules ---
 inline constexpr double kRateSpike = 4.0;  // times the largest learning rate so far

@@ -199,19 +199,19 @@ class Assembler {
     return key(a) < key(b);
   }
 
-  // Said, and no reason for doubt: levels that drift while the loss falls as it should (a network that learns), and one
+  // Said, and no reason for doubt: levels that drift while the loss is in its range (a network that learns), and one
   // batch with a high loss that nothing followed from.
   bool Harmless(const Cluster& cluster) {
     const Ranked& lead = cluster.ordered.front();
     const Finding& finding = lead.cause.finding;
     const bool quiet = cluster.loss.known && cluster.loss.evidence < kQuietLoss;
-    const bool learns = lead.cause.fallback && lead.cause.drift && quiet;
+    const bool learns = !lead.cause.exact && lead.cause.drift && quiet;
     const bool one_batch = !lead.cause.exact && finding.phase == Phase::kLoss && cluster.passed;
     if (!learns && !one_batch) return false;
     diagnosis_.notices.push_back(
         {finding.step, lead.rank, learns ? finding.kind : HypothesisKind::LOSS_SPIKE, finding.module,
-         learns ? "Activations have drifted step by step since here, and the loss with them as "
-                  "it should: the network learns."
+         learns ? "Activations have drifted step by step since here, as they do in a network that learns; the loss is "
+                  "in its usual range."
                 : "The loss of this one step stood out; the steps after it did not."});
     return true;
   }

@@ -131,7 +131,12 @@ class CauseFinder {
     cause.finding.score = evidence;
     cause.excess = own.excess;
     cause.own_change = change;
-    if (blamed.side == Side::kForward) BlameUpdate(blamed, own.tick, cause);
+    if (blamed.side == Side::kForward) {
+      const auto& node = detectors_.tensors().node(blamed.index);
+      cause.drift = Drifts(node.forward_level) && Drifts(node.forward_gain) &&
+                    mechanism_.LearnsAsUsual(blamed.index, suspect.step);
+      BlameUpdate(blamed, own.tick, cause);
+    }
     return true;
   }
 

@@ -30,7 +30,7 @@ struct Cause {
   bool explained = false;  // a large update that a large gradient accounts for: sorts behind
   bool faint = false;      // below the alarm level and dwarfed by another: sorts behind
   bool fallback = false;   // nothing seen changed of its own accord; the earliest deviation stands in: UNSURE
-  bool drift = false;      // such a fallback whose level moved step by step, with no jump anywhere
+  bool drift = false;      // moved step by step, with no jump anywhere, as learning moves it
   double excess = 0;       // own change minus change of the inputs, log2
   double share = 0;        // of the symptom at the onset step, where it was split
   // A forward change of a module whose weight was not observed in time: decided when its parameter comes round.

@@ -172,6 +172,25 @@ UpdateEdge Mechanism::LateUpdateBehind(std::uint32_t node, std::uint64_t onset_s
   return edge;
 }
 
+bool Mechanism::LearnsAsUsual(std::uint32_t node, std::uint64_t onset_step) const {
+  const TensorSeries& tensors = detectors_.tensors();
+  const std::uint64_t newest = tensors.ticks() - 1;
+  const std::uint64_t oldest = tensors.StepOf(newest - std::min<std::uint64_t>(newest, Series::kHistory - 1));
+  const auto steps = static_cast<double>(tensors.StepOf(newest) - oldest);
+  double largest = 0;
+  for (const std::uint32_t parameter : detectors_.graph().parameters_of(node)) {
+    const ParameterTrack& track = detectors_.parameters().track(parameter);
+    if (track.ticks == 0) return false;
+    const std::uint64_t seen = track.ticks - 1;
+    if (track.StepOf(seen) < onset_step || !std::isfinite(track.update_level.Deviation(seen))) return false;
+    if (track.UpdateEvidence(seen) >= kCandidateLevel) return false;
+    const double ratio =
+        static_cast<double>(track.update_level.Value(seen)) - static_cast<double>(track.level.Value(seen));
+    if (std::isfinite(ratio)) largest = std::max(largest, steps * std::exp2(ratio));
+  }
+  return largest >= kLearnedShare;
+}
+
 void Mechanism::MoveToUpdate(std::uint32_t node, const UpdateEdge& edge, Cause& cause) const {
   Finding& finding = cause.finding;
   finding.kind = HypothesisKind::UPDATE_TOO_LARGE;

@@ -39,6 +39,9 @@ class Mechanism {
   UpdateEdge UpdateBehind(const Suspect& forward, std::uint64_t tick, double change) const;
   // The same when rotation brought the parameters only after the alarm.
   UpdateEdge LateUpdateBehind(std::uint32_t node, std::uint64_t onset_step, double change) const;
+  // Whether learning as usual may account for what happened to the node since `onset_step`: its parameters were seen
+  // since, their updates are what they were before, and enough of them in a row would change the weight.
+  bool LearnsAsUsual(std::uint32_t node, std::uint64_t onset_step) const;
   void MoveToUpdate(std::uint32_t node, const UpdateEdge& edge, Cause& cause) const;
   // A large gradient with a normal ratio of update to gradient accounts for a large update.
   bool GradientExplainsUpdate(std::uint32_t node, std::uint64_t step) const;

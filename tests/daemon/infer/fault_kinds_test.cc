@@ -280,6 +280,17 @@ TEST(FaultKinds, LossJumpBeyondTheBoundIsTheLoss) {
   ExpectFault(driver, HypothesisKind::LOSS_SPIKE, "", kOnset, Phase::kLoss);
 }
 
+TEST(FaultKinds, NegatedLoss) {
+  const SyntheticRun run;
+  EngineDriver driver(run);
+  driver.Run(0, kOnset + 15, [&](StepValues& v) {
+    if (v.step < kOnset) return;
+    v.loss *= -1;
+    v.forward_gain[run.NodeOf("l2")] += 0.3F * static_cast<float>(v.step - kOnset);
+  });
+  ExpectFault(driver, HypothesisKind::LOSS_DIVERGENCE, "", kOnset, Phase::kLoss);
+}
+
 TEST(FaultKinds, GradientsNotCleared) {
   const SyntheticRun run;
   EngineDriver driver(run);

@@ -135,6 +135,35 @@ TEST(HealthyControls, LearningTakesOff) {
   EXPECT_NE(VerdictName(worried.engine.Diagnose().verdict), "HEALTHY");
 }
 
+// Two binades over forty steps in one layer, as in the discriminator of a GAN that has found its balance.
+TEST(HealthyControls, ALayerThatLearnsByItsUsualUpdates) {
+  const SyntheticRun run;
+  const auto drifting = [&](const char* module, float updates, float loss) {
+    EngineDriver driver(run);
+    driver.Run(0, 160, [&](StepValues& v) {
+      const float since = v.step < 80 ? 0.0F : static_cast<float>(v.step - 80);
+      v.update_level[run.ParameterOf("l2.weight")] += 2;
+      v.forward_gain[run.NodeOf(module)] -= std::min(0.06F * since, 2.4F);
+      if (v.step < 80) return;
+      v.update_level[run.ParameterOf("l2.weight")] += updates;
+      v.loss *= loss;
+    });
+    return VerdictName(driver.engine.Diagnose().verdict);
+  };
+  EXPECT_EQ(drifting("l2", 0, 1), "HEALTHY");
+  // It has nothing that could learn, the updates are other ones than before, the loss minds.
+  EXPECT_EQ(drifting("a2", 0, 1), "FAULT");
+  EXPECT_EQ(drifting("l2", 5, 1), "FAULT");
+  EXPECT_EQ(drifting("l2", 0, 4), "FAULT");
+}
+
+// A loss may come down through zero (a likelihood) or scatter about it.
+TEST(HealthyControls, LossesBelowZero) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [](StepValues& v) { v.loss = 2.0F - 0.01F * static_cast<float>(v.step); });
+  ExpectHealthy(run, [](StepValues& v) { v.loss = v.step % 3 == 0 ? -0.5F : 0.75F * v.loss; });
+}
+
 // A single batch that the network does not fit, and nothing comes of it.
 TEST(HealthyControls, OneBatchWithAHighLoss) {
   const SyntheticRun run;
