@@ -82,6 +82,7 @@ struct SegmentReader::Impl {
                         const std::function<void(std::uint32_t, std::span<const Record>)>& deliver);
   std::size_t Validate(Lane& lane, std::size_t count) noexcept;
   void ReadBlackBox(std::uint32_t lane, std::vector<Record>& out) const;
+  bool ReadNewest(std::uint32_t lane, Record& newest) const;
 };
 
 Error SegmentReader::Impl::OpenFile(const std::string& path, std::optional<std::uint32_t> required_uid,
@@ -253,6 +254,23 @@ void SegmentReader::Impl::ReadBlackBox(std::uint32_t lane, std::vector<Record>& 
   }
 }
 
+// A published slot stays as it is once nobody writes any more, drained or not. The black box goes on where the lane was
+// full, so the newer of the two by attempt number counts.
+bool SegmentReader::Impl::ReadNewest(std::uint32_t lane, Record& newest) const {
+  const std::uint64_t tail = view.producer_lane(lane).tail.load(std::memory_order_acquire);
+  Record published;
+  std::memcpy(&published, view.records(lane) + ((tail - 1) & (view.geometry.lane_capacity - 1)) * kRecordBytes,
+              sizeof published);
+  std::vector<Record> dropped;
+  ReadBlackBox(lane, dropped);
+  if (Poisoned()) return false;
+  const bool any = tail > 0 && IsValid(published, Lane{});
+  if (any) newest = published;
+  if (dropped.empty() || (any && dropped.back().attempt < published.attempt)) return any;
+  newest = dropped.back();
+  return true;
+}
+
 SegmentReader::SegmentReader(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 SegmentReader::~SegmentReader() = default;
 
@@ -351,6 +369,19 @@ std::vector<Record> SegmentReader::ReadBlackBox() const {
   if (owner_state() == OwnerState::kAlive) return records;
   for (std::uint32_t lane = 0; lane < impl_->view.geometry.lanes; ++lane) impl_->ReadBlackBox(lane, records);
   return records;
+}
+
+std::vector<LaneEnd> SegmentReader::LaneEnds() const {
+  std::vector<LaneEnd> ends;
+  if (owner_state() == OwnerState::kAlive) return ends;
+  for (std::uint32_t lane = 0; lane < impl_->view.geometry.lanes; ++lane) {
+    LaneEnd end;
+    if (impl_->ReadNewest(lane, end.last)) {
+      end.owner_tid = impl_->view.producer_lane(lane).owner_tid.load(std::memory_order_relaxed);
+      ends.push_back(end);
+    }
+  }
+  return ends;
 }
 
 void SegmentReader::Unlink() noexcept {

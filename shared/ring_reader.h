@@ -46,6 +46,12 @@ struct LaneCounters {
   bool quarantined = false;
 };
 
+// Where a lane ended.
+struct LaneEnd {
+  std::uint32_t owner_tid = 0;  // the thread that holds or held it; 0: it was given back
+  Record last{};                // newest record, published or dropped
+};
+
 enum class OwnerState : std::uint8_t { kAlive, kClosed, kDead };
 
 class SegmentReader {
@@ -80,6 +86,9 @@ class SegmentReader {
   // The last records that found their lane full, lane by lane, oldest first; at most 511 a lane. Empty while the owner
   // lives. They stay counted as dropped: they explain a crash, they do not complete a step.
   std::vector<Record> ReadBlackBox() const;
+
+  // The newest record of every lane that has one: what its thread did last. Empty while the owner lives.
+  std::vector<LaneEnd> LaneEnds() const;
 
   // Removes the file. Only for segments whose owner is dead or closed and that are drained and durable.
   void Unlink() noexcept;

@@ -210,7 +210,7 @@ absl::Status IngestLoop::CloseOrphan(const StoredRun& run, Clock::time_point now
     Commit commit;
     commit.rank = rank;
     commit.rank.state = RankState::kDied;
-    (*session)->CompleteEnded(commit, RankFate::kDied, now);
+    (*session)->CompleteEnded(commit, RankFate::kDied, {}, now);
     if (absl::Status status = store_.Apply(commit); !status.ok()) return status;
     feed_.Publish(run.id, commit.transitions, true);
   }

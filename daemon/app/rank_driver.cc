@@ -166,7 +166,7 @@ absl::Status RankDriver::CommitEnd(OwnerState owner, Clock::time_point now) {
   segment_.reader->FinishSteps();
   fate_ = owner == OwnerState::kClosed ? RankFate::kFinished : RankFate::kDied;
   Commit commit = NewCommit(fate_ == RankFate::kFinished ? RankState::kFinished : RankState::kDied, now);
-  session_->CompleteEnded(commit, fate_, now);
+  session_->CompleteEnded(commit, fate_, segment_.reader->LastPlaces(), now);
   return Persist(std::move(commit), now);
 }
 

@@ -69,9 +69,9 @@ void RunSession::Complete(Commit& commit, Clock::time_point now) {
   Finish(commit, DiagnosisDue(now), SnapshotDue(now), now);
 }
 
-void RunSession::CompleteEnded(Commit& commit, RankFate fate, Clock::time_point now) {
+void RunSession::CompleteEnded(Commit& commit, RankFate fate, std::vector<LastPlace> places, Clock::time_point now) {
   Feed(commit, now);
-  engine_.OnRankFate(commit.rank.key, fate, commit.rank.last_step, commit.rank.last_site);
+  engine_.OnRankFate(commit.rank.key, fate, commit.rank.last_step, commit.rank.last_site, std::move(places));
   any_frame_ = true;
   Finish(commit, true, true, now);
 }

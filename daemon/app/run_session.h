@@ -43,7 +43,7 @@ class RunSession {
   // where they are due.
   void Complete(Commit& commit, Clock::time_point now);
   // As Complete, for a rank that has ended, with everything due.
-  void CompleteEnded(Commit& commit, RankFate fate, Clock::time_point now);
+  void CompleteEnded(Commit& commit, RankFate fate, std::vector<LastPlace> places, Clock::time_point now);
   // As Complete, for the last commit of this daemon's life.
   void CompleteLast(Commit& commit, Clock::time_point now);
   // A commit without new frames is worth making.

@@ -254,6 +254,7 @@ class Assembler {
     hypothesis.evidence.push_back({finding.site, finding.step, finding.statistic, finding.observed,
                                    finding.expected_low, finding.expected_high, finding.note});
     if (!cause.exact) AddOwnChange(cause, hypothesis);
+    if (finding.kind == HypothesisKind::RANK_DIED && state != ranks_.end()) AddLastPlaces(state->second, hypothesis);
     for (const MarkEntry& mark : topology.marks) {
       if (mark.step > finding.step + kSameStep || mark.step + kQuietSteps < finding.step) continue;
       hypothesis.evidence.push_back({kNoSite, mark.step, Statistic::kNone, 0, 0, 0, "Announced then: " + mark.text});
@@ -278,6 +279,16 @@ class Assembler {
                                    finding.phase == Phase::kBackward
                                        ? "Factor by which gradient out against gradient in changed in this module."
                                        : "Factor by which output against inputs changed in this module."});
+  }
+
+  static void AddLastPlaces(const RankInference& rank, Hypothesis& hypothesis) {
+    for (const LastPlace& place : rank.last_places()) {
+      const std::string who =
+          place.thread == 0 ? "A thread that had ended before" : "Thread " + std::to_string(place.thread);
+      hypothesis.evidence.push_back(
+          {place.site, place.step, Statistic::kNone, 0, 0, 0,
+           who + " did this last, in the phase " + std::string(PhaseName(place.phase)) + "."});
+    }
   }
 
   static void AddLoss(const LossEffect& loss, const Topology& topology, Hypothesis& hypothesis) {

@@ -118,8 +118,10 @@ void RankInference::WatchLoss(Incident& incident) const {
                    std::exp2(normal + series.threshold())};
 }
 
+constexpr std::size_t kMaxPlaces = 8;  // threads that are named; a training process has three or four that push
+
 void RankInference::OnFate(RankFate fate, std::uint64_t last_step, std::uint32_t last_site,
-                           std::vector<Transition>& transitions) {
+                           std::vector<LastPlace> places, std::vector<Transition>& transitions) {
   if (fate == fate_) return;
   fate_ = fate;
   if (fate == RankFate::kRunning) return;
@@ -134,6 +136,8 @@ void RankInference::OnFate(RankFate fate, std::uint64_t last_step, std::uint32_t
   transition.severity = fate == RankFate::kDied ? Severity::kError : Severity::kInfo;
   transitions.push_back(std::move(transition));
   if (fate != RankFate::kDied) return;
+  places.resize(std::min(places.size(), kMaxPlaces));
+  last_places_ = std::move(places);
   Finding finding;
   finding.kind = HypothesisKind::RANK_DIED;
   finding.site = last_site;

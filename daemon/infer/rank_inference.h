@@ -20,11 +20,13 @@ class RankInference {
   // A new incarnation of the rank: what was learned about its normal is void, what was found stays.
   void Restart();
   void OnFrame(const StepFrame& frame, std::vector<Transition>& transitions);
-  void OnFate(RankFate fate, std::uint64_t last_step, std::uint32_t last_site, std::vector<Transition>& transitions);
+  void OnFate(RankFate fate, std::uint64_t last_step, std::uint32_t last_site, std::vector<LastPlace> places,
+              std::vector<Transition>& transitions);
 
   const Topology& topology() const { return topology_; }
   const RankDetectors& detectors() const { return detectors_; }
   const std::vector<Cause>& findings() const { return findings_; }
+  const std::vector<LastPlace>& last_places() const { return last_places_; }  // of the incarnation that died
   const std::vector<Incident>& incidents() const { return incidents_; }
   std::uint64_t steps_seen() const { return steps_seen_; }
   std::uint64_t applied_steps() const { return applied_steps_; }
@@ -37,8 +39,8 @@ class RankInference {
 
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, rank_, incarnation_, findings_, incidents_, steps_seen_, applied_steps_, last_step_, waited_,
-           fate_);
+    Fields(archive, rank_, incarnation_, findings_, incidents_, steps_seen_, applied_steps_, last_step_, waited_, fate_,
+           last_places_);
     VisitTopology(archive, topology_);
     if constexpr (Archive::kReading) detectors_.AdoptGraph(topology_);
     detectors_.Visit(archive);
@@ -59,6 +61,7 @@ class RankInference {
   std::uint64_t steps_seen_ = 0, applied_steps_ = 0, last_step_ = 0;
   std::uint32_t waited_ = 0;  // steps for which an alarm has waited for the next step that observes tensors
   RankFate fate_ = RankFate::kRunning;
+  std::vector<LastPlace> last_places_;
 };
 
 }  // namespace neuraldbg

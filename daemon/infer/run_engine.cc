@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kSnapshotMagic = 0x32676e456e67644eULL;
 // Raised whenever a field of any detector changes (tests/daemon/infer/snapshot_layout_test.cc notices): a snapshot of
 // another release is foreign.
-constexpr std::uint32_t kSnapshotVersion = 3;
+constexpr std::uint32_t kSnapshotVersion = 4;
 constexpr std::size_t kHeaderBytes = 24;  // magic, version, reserved, checksum of the rest
 
 std::uint64_t Checksum(std::span<const std::byte> bytes) {
@@ -85,9 +85,11 @@ void RunEngine::OnFrame(const StepFrame& frame) {
   impl_->Number(first);
 }
 
-void RunEngine::OnRankFate(const RankKey& rank, RankFate fate, std::uint64_t last_step, std::uint32_t last_site) {
+void RunEngine::OnRankFate(const RankKey& rank, RankFate fate, std::uint64_t last_step, std::uint32_t last_site,
+                           std::vector<LastPlace> places) {
   const std::size_t first = impl_->pending.size();
-  if (RankInference* state = impl_->Find(rank)) state->OnFate(fate, last_step, last_site, impl_->pending);
+  if (RankInference* state = impl_->Find(rank))
+    state->OnFate(fate, last_step, last_site, std::move(places), impl_->pending);
   impl_->Number(first);
 }
 

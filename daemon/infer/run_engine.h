@@ -30,7 +30,9 @@ class RunEngine {
   void SetTopology(const RankKey& rank, const Topology& topology);
   void OnFrame(const StepFrame& frame);
   // last_site: newest record of the rank, for "where it died". Emits a transition; the last steps are judged.
-  void OnRankFate(const RankKey& rank, RankFate fate, std::uint64_t last_step, std::uint32_t last_site);
+  // places: the newest record of each of its threads.
+  void OnRankFate(const RankKey& rank, RankFate fate, std::uint64_t last_step, std::uint32_t last_site,
+                  std::vector<LastPlace> places = {});
 
   // Transitions since the last call, ids continuing from the first ever emitted.
   std::vector<Transition> TakeTransitions();

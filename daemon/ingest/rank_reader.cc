@@ -91,6 +91,14 @@ bool RankReader::RestoreState(const std::vector<std::byte>& state) {
   return true;
 }
 
+std::vector<LastPlace> RankReader::LastPlaces() const {
+  std::vector<LastPlace> places;
+  for (const LaneEnd& end : segment_->LaneEnds()) {
+    places.push_back({end.owner_tid, end.last.site, end.last.step, end.last.phase});
+  }
+  return places;
+}
+
 std::uint64_t RankReader::invalid() const {
   std::uint64_t invalid = 0;
   for (const LaneCounters& lane : segment_->counters()) invalid += lane.invalid;

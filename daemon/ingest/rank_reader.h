@@ -59,6 +59,8 @@ class RankReader {
   void Committed() { segment_->Release(); }
 
   OwnerState owner_state() const { return segment_->owner_state(); }
+  // What the threads of a process that is gone did last.
+  std::vector<LastPlace> LastPlaces() const;
   bool poisoned() const { return segment_->poisoned(); }
   bool Pending() const { return segment_->Pending(); }
   std::uint64_t dropped() const { return segment_->dropped_total(); }

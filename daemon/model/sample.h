@@ -102,6 +102,7 @@ enum class Statistic : std::uint8_t {
   kCount
 };
 
+std::string_view PhaseName(Phase phase);  // as in neuraldbg.v1
 std::string_view StatisticName(Statistic statistic);
 std::optional<Statistic> StatisticFromName(std::string_view name);
 // The statistics of a record kind; Sample::value[i] belongs to element i. At most kMaxStatistics.
@@ -132,6 +133,18 @@ struct RankKey {
   std::uint32_t rank = 0;
   std::uint32_t incarnation = 0;
   auto operator<=>(const RankKey&) const = default;
+};
+
+// What a thread of a training process that is gone did last, as far as its records tell.
+struct LastPlace {
+  std::uint32_t thread = 0;  // as the process counted it; 0: it had ended before
+  std::uint32_t site = 0;
+  std::uint64_t step = 0;
+  Phase phase = Phase::kForward;
+  template <typename Archive>
+  void Visit(Archive& archive) {
+    Fields(archive, thread, site, step, phase);
+  }
 };
 
 // One step of one rank, assembled. Samples are ordered by (phase, site). `records_missing` > 0: drops, so silence of a

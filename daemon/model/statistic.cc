@@ -11,6 +11,10 @@ using enum Statistic;
 
 constexpr std::size_t kStatisticCount = static_cast<std::size_t>(kCount);
 
+constexpr auto kPhases = std::to_array<std::string_view>(
+    {"DATA", "FORWARD", "LOSS", "BACKWARD", "GRADIENT_SYNC", "OPTIMIZER", "PARAMETER", "SYSTEM"});
+static_assert(kPhases.size() == kPhaseCount);
+
 // In the order of the enum.
 constexpr auto kNames = std::to_array<std::string_view>({"none",
                                                          "numel",
@@ -150,6 +154,11 @@ constexpr auto MakeIndexTable() {
 constexpr auto kIndexTable = MakeIndexTable();
 
 }  // namespace
+
+std::string_view PhaseName(Phase phase) {
+  const auto index = static_cast<std::size_t>(phase);
+  return index < kPhases.size() ? kPhases[index] : std::string_view("?");
+}
 
 std::string_view StatisticName(Statistic statistic) {
   const auto index = static_cast<std::size_t>(statistic);

@@ -80,8 +80,12 @@ def test_a_killed_trainer_is_marked_died_and_its_last_steps_are_diagnosed(daemon
     (rank,) = daemon.settle("job")
     assert rank["state"] == "DIED"
     assert rank["lastStep"] == 61
-    first = daemon.ask("diagnose", "job")["hypotheses"][0]
+    first, *others = daemon.ask("diagnose", "job")["hypotheses"]
     assert (first["kind"], first["module"], first["step"]) == ("NONFINITE_FORWARD", "3", 60)
+    (death,) = [other for other in others if other["kind"] == "RANK_DIED"]
+    places = [(entry["site"], entry["step"], entry["note"]) for entry in death["evidence"][1:]]
+    # On a CPU the backward pass runs on the main thread, too, whose id is the process's. It hung after step 61.
+    assert places == [("step", 61, f"Thread {job.process.pid} did this last, in the phase SYSTEM.")]
 
 
 def test_a_trainer_killed_without_a_daemon_is_diagnosed_by_the_one_that_comes(

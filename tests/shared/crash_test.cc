@@ -110,6 +110,43 @@ TEST_F(CrashTest, TheBlackBoxKeepsTheLastRecordsBeforeACrash) {
   }
 }
 
+TEST_F(CrashTest, WhereEveryThreadWasIsSeenAfterTheDeath) {
+  SharedObject<std::atomic<bool>> pushed, drained, done;
+  ChildProcess child([&] {
+    const auto writer = SegmentWriter::Create(Options());
+    std::thread ended([&] { writer.value()->Push(MakeRecord(3, 7)); });
+    ended.join();  // before another thread claims a lane: that one takes this lane over
+    std::thread full([&] {
+      for (std::uint64_t step = 0; step < 200; ++step) writer.value()->Push(MakeRecord(2, step));
+      pushed->store(true);
+      for (;;) ::pause();
+    });
+    while (!pushed->load()) std::this_thread::yield();
+    std::thread([&] { writer.value()->Push(MakeRecord(4, 9)); }).join();
+    for (std::uint64_t step = 0; step < 5; ++step) writer.value()->Push(MakeRecord(1, step));
+    done->store(true);
+    for (;;) ::pause();
+    return 0;
+  });
+  ASSERT_TRUE(WaitFor([&] { return done->load(); }));
+  const auto reader = AttachOrFail(OnlySegment());
+  EXPECT_TRUE(reader->LaneEnds().empty()) << "not while the owner may write";
+  const pid_t pid = child.pid();
+  child.Kill();
+  for (const char* when : {"before anything was drained", "after all was"}) {
+    const std::vector<LaneEnd> ends = reader->LaneEnds();
+    ASSERT_EQ(ends.size(), 2u) << when;
+    EXPECT_EQ(ends[0].last.site, 2u) << when;
+    EXPECT_EQ(ends[0].last.step, 199u) << "dropped, and newer than what the lane holds; " << when;
+    EXPECT_EQ(ends[1].last.site, 1u) << when;
+    EXPECT_EQ(ends[1].last.step, 4u) << when;
+    EXPECT_EQ(ends[1].owner_tid, static_cast<std::uint32_t>(pid)) << "the main thread's id is the process's";
+    EXPECT_TRUE(IsIntact(ends[0].last) && IsIntact(ends[1].last));
+    DrainAll(*reader);
+    reader->Release();
+  }
+}
+
 TEST_F(CrashTest, ARunThatIsOverBeforeAnyReaderCameIsReadable) {
   ChildProcess child([this]() -> int {
     const auto writer = SegmentWriter::Create(Options());

@@ -89,6 +89,9 @@ class StepKillTest : public CrashTest {
     for (const Record& record : last) ASSERT_TRUE(IsIntact(record));
     ASSERT_GE(last.size(), std::min<std::uint64_t>(reader->dropped_total(), kBlackBoxRecords - 1))
         << "what is counted as dropped is in the black box";
+    const std::vector<LaneEnd> ends = reader->LaneEnds();
+    ASSERT_EQ(ends.size(), before > 0 || accounted > 0 ? 1u : 0u) << "after " << steps << " steps";
+    for (const LaneEnd& end : ends) ASSERT_TRUE(IsIntact(end.last) && end.last.step + 1 >= before);
     const bool now = accounted == before + 1;
     ASSERT_TRUE(now || !accounted_) << "a push is undone after " << steps << " steps";
     accounted_ = now;

@@ -104,11 +104,21 @@ TEST(Assembly, DeathOfARankIsSaidOnceWithThePlaceItDiedAt) {
   const SyntheticRun run;
   EngineDriver driver(run);
   driver.Run(0, 40);
-  driver.engine.OnRankFate({}, RankFate::kDied, 39, run.NodeOf("a1"));
-  driver.engine.OnRankFate({}, RankFate::kDied, 39, run.NodeOf("a1"));
+  const std::vector<LastPlace> threads = {{4711, run.NodeOf("a1"), 40, Phase::kForward},
+                                          {0, run.NodeOf("l0"), 39, Phase::kBackward}};
+  driver.engine.OnRankFate({}, RankFate::kDied, 39, run.NodeOf("a1"), threads);
+  driver.engine.OnRankFate({}, RankFate::kDied, 39, run.NodeOf("a1"), threads);
   const Hypothesis lead = driver.Lead();
   EXPECT_EQ(HypothesisKindName(lead.kind), "RANK_DIED");
   EXPECT_EQ(lead.module, "a1");
+  ASSERT_EQ(lead.evidence.size(), 3U);
+  EXPECT_EQ(lead.evidence[1].site, run.NodeOf("a1"));
+  EXPECT_EQ(lead.evidence[1].step, 40U);
+  EXPECT_EQ(lead.evidence[1].note, "Thread 4711 did this last, in the phase FORWARD.");
+  EXPECT_EQ(lead.evidence[2].note, "A thread that had ended before did this last, in the phase BACKWARD.");
+  RunEngine restored;
+  ASSERT_TRUE(restored.Restore(driver.engine.Snapshot()));
+  EXPECT_EQ(restored.Diagnose().hypotheses.front().evidence.size(), 3U);
   const auto transitions = driver.engine.TakeTransitions();
   ASSERT_EQ(transitions.size(), 1U);
   EXPECT_EQ(transitions[0].to, "DIED");
