@@ -42,11 +42,13 @@ absl::StatusOr<Parsed> ParseFlags(const std::vector<std::string>& arguments) {
   app.add_option("--grpc", grpc, "unix:PATH or HOST:PORT to serve gRPC on; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
-  app.add_option("--http", flags.http, "HOST:PORT for the dashboard");
-  app.add_option("--role", flags.role, "host or fleet (host)");
-  app.add_option("--nats", nats, "URL of a NATS server; may be repeated")->allow_extra_args(false)->take_all();
   app.add_option("--host-name", flags.host_name, "name of this host in reports (what the agent says)");
-  app.add_option("--tenant", flags.tenant, "tenant in a fleet");
+  // Flags of later releases are known, so that asking for one gets a sentence, and not listed, because they do nothing.
+  constexpr const char* kNotListed = "";
+  app.add_option("--http", flags.http)->group(kNotListed);
+  app.add_option("--role", flags.role)->group(kNotListed);
+  app.add_option("--nats", nats)->allow_extra_args(false)->take_all()->group(kNotListed);
+  app.add_option("--tenant", flags.tenant)->group(kNotListed);
   app.add_option("--exit-when-idle", flags.exit_when_idle_s, "end this many seconds after the last live segment");
   app.add_flag("--check-config", parsed.check_only, "print the configuration in effect and exit");
   app.set_version_flag("--version", "neuraldbgd " NEURALDBG_VERSION);

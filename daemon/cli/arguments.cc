@@ -3,9 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace neuraldbg {
@@ -23,7 +27,7 @@ constexpr auto kOptions = std::to_array<OptionRow>({
     {kToStep, "--to", "Last step", ""},
     {kSite, "--site", "Site, or module for all its sites; may be repeated", ""},
     {kStatistic, "--statistic", "Statistic, e.g. rms (default: the main one of each site)", ""},
-    {kMaxPoints, "--max-points", "Roll longer series up, keeping extremes (0: full detail)", ""},
+    {kMaxPoints, "--max-points", "Roll longer series up, keeping extremes (left out: full detail)", ""},
     {kTimeout, "--timeout", "Seconds to wait for an answer", ""},
     {kInterval, "--interval", "Seconds between refreshes", ""},
     {kCount, "--count", "Refresh so many times (default: until the run ends; once without a terminal)", ""},
@@ -54,29 +58,81 @@ const std::vector<VerbRow>& VerbTable() {
   return verbs;
 }
 
-bool IsGlobalFlag(const std::string& word) {
-  return std::any_of(kOptions.begin(), kOptions.end(), [&](const OptionRow& row) {
-    const std::vector<std::string> names = absl::StrSplit(std::string(row.names), ',');
-    return IsGlobal(row.option) && std::find(names.begin(), names.end(), word) != names.end();
-  });
+// Verbs of a later release. Asking for one is no typing mistake, so the answer must not look like one.
+constexpr auto kLaterVerbs = std::to_array<std::string_view>({"export", "import", "compare", "replay"});
+
+std::vector<std::string> NamesOf(const OptionRow& row) { return absl::StrSplit(std::string(row.names), ','); }
+
+// As a sentence names it: the positional where there is one, else the long flag.
+std::string NameOf(const OptionRow& row) {
+  const std::vector<std::string> names = NamesOf(row);
+  return names.front().starts_with('-') ? names.back() : names.front();
 }
 
-// The first word of the command line that cannot stand where a verb or a global option must. Empty if there is none.
-// (CLI11 would only say that a subcommand is required.)
-std::string WordThatIsNoVerb(const std::vector<std::string>& command_line) {
+const OptionRow* RowOfFlag(const std::string& word) {
+  const auto* const row = std::find_if(kOptions.begin(), kOptions.end(), [&](const OptionRow& candidate) {
+    const std::vector<std::string> names = NamesOf(candidate);
+    return word.starts_with('-') && std::find(names.begin(), names.end(), word) != names.end();
+  });
+  return row == kOptions.end() ? nullptr : row;
+}
+
+// (CLI11 shows the text of the exception as it is.)
+[[noreturn]] void Refuse(const OptionRow& row, const std::string& must_be, const std::string& text) {
+  throw CLI::ValidationError(absl::StrCat(NameOf(row), " must be ", must_be, ", not '", text, "'"));
+}
+
+// Digits and nothing else: CLI11 would take 010 for eight and know nothing of a smallest value.
+std::uint32_t WholeNumber(const OptionRow& row, const std::string& text, std::uint32_t smallest) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  std::uint32_t value = 0;
+  if (digits && absl::SimpleAtoi(text, &value) && value >= smallest) return value;
+  Refuse(row, absl::StrCat("a whole number from ", smallest, " to ", std::numeric_limits<std::uint32_t>::max()), text);
+}
+
+// A NaN passes every comparison with a range.
+double Seconds(const OptionRow& row, const std::string& text, double smallest) {
+  constexpr double kLargest = 1'000'000;  // eleven days: more is a mistake
+  double value = 0;
+  if (absl::SimpleAtod(text, &value) && std::isfinite(value) && value >= smallest && value <= kLargest) return value;
+  Refuse(row, absl::StrCat("a number of seconds from ", smallest, " to 1000000"), text);
+}
+
+// An empty word is a variable that was not set in a script, never a wish for the default.
+std::string Word(const OptionRow& row, const std::string& text) {
+  if (text.empty()) throw CLI::ValidationError(absl::StrCat(NameOf(row), " must not be empty; leave it out instead"));
+  if (row.choices.empty()) return text;
+  const std::vector<std::string> choices = absl::StrSplit(std::string(row.choices), ' ');
+  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return text;
+  Refuse(row, absl::StrCat("one of ", absl::StrJoin(choices, ", ")), text);
+}
+
+// Why the word cannot stand where a verb or a global option must.
+std::string WhyNoVerb(const std::string& word) {
+  if (std::find(kLaterVerbs.begin(), kLaterVerbs.end(), word) != kLaterVerbs.end()) {
+    return absl::StrCat("the verb '", word, "' is not part of this release");
+  }
+  if (RowOfFlag(word.substr(0, word.find('='))) != nullptr) {
+    return absl::StrCat("the option '", word, "' belongs behind a verb");
+  }
+  return absl::StrCat("there is no verb or option '", word, "'");
+}
+
+// Empty if the command line has a verb, or asks for help. (CLI11 would only say that a subcommand is required.)
+std::string WhyNoVerb(const std::vector<std::string>& command_line) {
   bool is_value = false;
   for (const std::string& word : command_line) {
     if (std::exchange(is_value, false)) continue;
     if (word == "-h" || word == "--help" || word == "--version") return "";
     const std::string flag = word.substr(0, word.find('='));
-    if (IsGlobalFlag(flag)) {
+    if (const OptionRow* row = RowOfFlag(flag); row != nullptr && IsGlobal(row->option)) {
       is_value = flag == word;  // --output=json brings its value along
       continue;
     }
     const auto named = [&](const VerbRow& verb) { return verb.name == word; };
-    return std::any_of(Verbs().begin(), Verbs().end(), named) ? "" : word;
+    return std::any_of(Verbs().begin(), Verbs().end(), named) ? "" : WhyNoVerb(word);
   }
-  return "";
+  return "no verb was given";
 }
 
 // Binds the rows of the tables to the fields of Arguments.
@@ -115,6 +171,10 @@ class Parser {
     arguments_.verb = app_.get_subcommands().front()->get_name();
     if (format_ == "json") arguments_.format = OutputFormat::kJson;
     if (format_ == "jsonl") arguments_.format = OutputFormat::kJsonl;
+    if (arguments_.mermaid && arguments_.format != OutputFormat::kTable) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--mermaid and --output ", format_, " ask for two formats at once; drop one of them"));
+    }
     parsed.arguments = arguments_;
     return parsed;
   }
@@ -126,58 +186,96 @@ class Parser {
   }
 
   void Bind(CLI::App& app, const OptionRow& row) {
-    CLI::Option* added = Add(app, row, std::string(row.names), std::string(row.help));
-    if (row.choices.empty()) return;
-    added->check(CLI::IsMember(std::vector<std::string>(absl::StrSplit(std::string(row.choices), ' '))));
+    const std::string names(row.names), help(row.help);
+    Arguments& to = arguments_;
+    if (!row.takes_value) {
+      app.add_flag(names, row.option == kFollow ? to.follow : to.mermaid, help);
+      return;
+    }
+    CLI::Option* added =
+        app.add_option_function<std::string>(names, [this, &row](const std::string& text) { Take(row, text); }, help);
+    added->type_name(ValueName(row));
+    if (row.option == kShell) added->required();
+    if (row.option != kSite) return;
+    added->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    added->trigger_on_parse();  // each value of an option that may be repeated comes by itself
   }
 
-  CLI::Option* Add(CLI::App& app, const OptionRow& row, const std::string& names, const std::string& help) {
+  static std::string ValueName(const OptionRow& row) {
+    if (!row.choices.empty()) return absl::StrJoin(absl::StrSplit(std::string(row.choices), ' '), "|");
+    switch (row.option) {
+      case kTimeout:
+      case kInterval:
+        return "SECONDS";
+      case kWaitStep:
+      case kFromStep:
+      case kToStep:
+        return "STEP";
+      case kRank:
+      case kMaxPoints:
+      case kCount:
+        return "N";
+      default:
+        return "TEXT";
+    }
+  }
+
+  void Take(const OptionRow& row, const std::string& text) {
+    constexpr double kIntervalMin = 0.1;  // faster than anybody reads
     Arguments& to = arguments_;
     switch (row.option) {
-      case kRun:
-        return app.add_option(names, to.run, help);
-      case kFollow:
-        return app.add_flag(names, to.follow, help);
-      case kMermaid:
-        return app.add_flag(names, to.mermaid, help);
       case kWaitStep:
-        return app.add_option(names, to.wait_step, help);
+        to.wait_step = WholeNumber(row, text, 0);
+        break;
       case kRank:
-        return app.add_option(names, to.rank, help);
+        to.rank = WholeNumber(row, text, 0);
+        break;
       case kFromStep:
-        return app.add_option(names, to.from_step, help);
+        to.from_step = WholeNumber(row, text, 0);
+        break;
       case kToStep:
-        return app.add_option(names, to.to_step, help);
-      case kSite:
-        return app.add_option(names, to.sites, help)->allow_extra_args(false);
-      case kStatistic:
-        return app.add_option(names, to.statistic, help);
+        to.to_step = WholeNumber(row, text, 0);
+        break;
       case kMaxPoints:
-        return app.add_option(names, to.max_points, help);
-      case kTimeout:
-        return app.add_option(names, to.timeout_s, help)->check(CLI::Range(0.0, kSecondsMax));
-      case kInterval:
-        return app.add_option(names, to.interval_s, help)->check(CLI::Range(kIntervalMin, kSecondsMax));
+        to.max_points = WholeNumber(row, text, 1);
+        break;
       case kCount:
-        return app.add_option(names, to.count, help);
-      case kShell:
-        return app.add_option(names, to.shell, help)->required();
-      case kOutput:
-        return app.add_option(names, format_, help);
-      case kFile:
-        return app.add_option(names, to.file, help);
-      case kAddress:
-        return app.add_option(names, to.address, help);
-      case kDataDirectory:
-        return app.add_option(names, to.data_directory, help);
-      case kTokenFile:
-        return app.add_option(names, to.token_file, help);
+        to.count = WholeNumber(row, text, 1);
+        break;
+      case kTimeout:
+        to.timeout_s = Seconds(row, text, 0);
+        break;
+      case kInterval:
+        to.interval_s = Seconds(row, text, kIntervalMin);
+        break;
+      case kSite:
+        to.sites.push_back(Word(row, text));
+        break;
+      default:
+        WordOf(row.option) = Word(row, text);
     }
-    return nullptr;
   }
 
-  static constexpr double kSecondsMax = 1e6;   // eleven days: more is a mistake
-  static constexpr double kIntervalMin = 0.1;  // faster than anybody reads
+  std::string& WordOf(Option option) {
+    switch (option) {
+      case kRun:
+        return arguments_.run;
+      case kStatistic:
+        return arguments_.statistic;
+      case kShell:
+        return arguments_.shell;
+      case kFile:
+        return arguments_.file;
+      case kAddress:
+        return arguments_.address;
+      case kDataDirectory:
+        return arguments_.data_directory;
+      case kTokenFile:
+        return arguments_.token_file;
+      default:
+        return format_;
+    }
+  }
 
   CLI::App app_;
   Arguments arguments_;
@@ -197,10 +295,8 @@ const OptionRow& RowOf(Option option) {
 bool IsGlobal(Option option) { return option >= kOutput; }
 
 absl::StatusOr<ParsedArguments> ParseArguments(const std::vector<std::string>& command_line) {
-  const std::string stranger = WordThatIsNoVerb(command_line);
-  if (!stranger.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no verb or option '", stranger, "' (see neuraldbgctl --help)"));
+  if (const std::string why = WhyNoVerb(command_line); !why.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(why, " (see neuraldbgctl --help)"));
   }
   return Parser().Parse(command_line);
 }

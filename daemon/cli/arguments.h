@@ -29,7 +29,7 @@ struct Arguments {
   std::optional<std::uint32_t> wait_step, rank, from_step, to_step;
   std::vector<std::string> sites;
   std::string statistic;
-  std::uint32_t max_points = 0;
+  std::uint32_t max_points = 0;  // 0: full detail
   std::optional<double> timeout_s;
   double interval_s = 1;
   std::optional<std::uint32_t> count;

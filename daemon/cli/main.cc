@@ -87,7 +87,9 @@ ExitCode RunMain(const std::vector<std::string>& command_line) {
     return kExitSuccess;
   }
   Arguments& arguments = parsed->arguments;
-  ApplySurroundings(arguments);
+  const absl::Status surroundings = ApplySurroundings(arguments);
+  // A start-up file of a shell asks for its completion whatever else is wrong.
+  if (!surroundings.ok() && arguments.verb != "completion") return Fail(surroundings);
   absl::StatusOr<Output> output = Output::Open(arguments);
   if (!output.ok()) return Fail(output.status());
   const ExitCode code = RunVerb(arguments, *output);

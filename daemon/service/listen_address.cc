@@ -60,8 +60,10 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
   }
   const std::size_t colon = text.rfind(':');
   std::uint32_t port = 0;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 0xffff) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is neither unix:PATH nor HOST:PORT."));
+  const bool host = colon != std::string::npos && colon != 0 && text.find_first_of("/ ") == std::string::npos;
+  if (!host || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 0xffff) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is neither unix:/PATH (an absolute path) nor HOST:PORT."));
   }
   address.port = static_cast<std::uint16_t>(port);
   address.host = text.substr(0, colon);

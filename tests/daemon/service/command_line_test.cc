@@ -6,6 +6,7 @@
 #include "daemon/cli/completion.h"
 #include "daemon/cli/exit_codes.h"
 #include "daemon/cli/output.h"
+#include "daemon/cli/surroundings.h"
 
 namespace neuraldbg {
 namespace {
@@ -49,13 +50,79 @@ TEST(ArgumentsTest, Mistakes_AreUsageErrorsThatNameTheWord) {
                                                           {"completion", "tcsh"},
                                                           {"ranks", "gpt", "extra"},
                                                           {"series", "--from", "-1"},
-                                                          {"top", "--interval", "0"}};
+                                                          {"top", "--interval", "0"},
+                                                          {"top", "--interval", "nan"},
+                                                          {"top", "--count", "0"},
+                                                          {"top", "--count", "-3"},
+                                                          {"series", "--max-points", "0"},
+                                                          {"series", "--max-points", "1.5"},
+                                                          {"series", "--to", "010x"},
+                                                          {"series", "--rank", "4294967296"},
+                                                          {"diagnose", "--wait-step", "-1"},
+                                                          {"diagnose", "--timeout", "nan"},
+                                                          {"diagnose", "--timeout", "inf"},
+                                                          {"diagnose", "--timeout", "-1"},
+                                                          {"diagnose", "--timeout", "soon"}};
   for (const auto& words : mistakes) {
     const absl::Status status = ParseArguments(words).status();
     EXPECT_EQ(ExitCodeOf(status), kExitUsage) << words.back();
     EXPECT_THAT(std::string(status.message()), HasSubstr(words.back()));
   }
   EXPECT_EQ(ExitCodeOf(ParseArguments({}).status()), kExitUsage);
+}
+
+TEST(ArgumentsTest, AnEmptyWordIsNoDefault) {
+  const std::vector<std::vector<std::string>> mistakes = {
+      {"diagnose", ""},       {"diagnose", "--run", ""},     {"series", "--site", ""},
+      {"runs", "--file", ""}, {"runs", "--address", ""},     {"runs", "--data-dir", ""},
+      {"runs", "-o", ""},     {"series", "--statistic", ""}, {"runs", "--token-file", ""}};
+  for (const auto& words : mistakes) {
+    const absl::Status status = ParseArguments(words).status();
+    EXPECT_EQ(ExitCodeOf(status), kExitUsage) << words[1];
+    EXPECT_THAT(std::string(status.message()), HasSubstr("must not be empty")) << words[1];
+  }
+}
+
+TEST(ArgumentsTest, NumbersAreDecimal) {
+  EXPECT_EQ(Parse({"series", "--from", "010"}).from_step, 10u);
+  EXPECT_EQ(Parse({"diagnose", "--timeout", "0.5"}).timeout_s, 0.5);
+}
+
+TEST(ArgumentsTest, OneAnswerHasOneFormat) {
+  for (const char* format : {"json", "jsonl"}) {
+    const absl::Status status = ParseArguments({"graph", "--mermaid", "-o", format}).status();
+    EXPECT_EQ(ExitCodeOf(status), kExitUsage);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("drop one of them"));
+  }
+  EXPECT_TRUE(Parse({"graph", "--mermaid", "-o", "table"}).mermaid);
+}
+
+TEST(ArgumentsTest, VerbsOfLaterReleases_AreNotListedAndSayWhatTheyAre) {
+  const std::string help = *ParseArguments({"--help"})->print;
+  for (const char* verb : {"export", "import", "compare", "replay"}) {
+    EXPECT_THAT(help, ::testing::Not(HasSubstr(verb)));
+    const absl::Status status = ParseArguments({verb, "gpt"}).status();
+    EXPECT_EQ(ExitCodeOf(status), kExitUsage);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("not part of this release"));
+  }
+}
+
+TEST(ArgumentsTest, AnOptionInFrontOfTheVerb_IsNotCalledUnknown) {
+  EXPECT_THAT(std::string(ParseArguments({"--rank", "1", "sites"}).status().message()), HasSubstr("behind a verb"));
+}
+
+TEST(SurroundingsTest, AnAddressThatIsNone_IsAUsageErrorThatNamesTheForms) {
+  for (const char* address : {"garbage", "host:", ":7433", "host:0", "host:99999", "unix:relative", "http://h:1"}) {
+    Arguments arguments = Parse({"runs", "--address", address});
+    const absl::Status status = ApplySurroundings(arguments);
+    EXPECT_EQ(ExitCodeOf(status), kExitUsage) << address;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(address));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--address"));
+  }
+  for (const char* address : {"unix:/run/d.sock", "unix:///run/d.sock", "localhost:7433", "[::1]:7433"}) {
+    Arguments arguments = Parse({"runs", "--address", address});
+    EXPECT_TRUE(ApplySurroundings(arguments).ok()) << address;
+  }
 }
 
 TEST(ArgumentsTest, HelpAndVersionArePrinted) {
