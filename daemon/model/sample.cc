@@ -1,5 +1,7 @@
 #include "daemon/model/sample.h"
 
+#include <algorithm>
+
 namespace neuraldbg {
 
 bool Sample::Has(Statistic statistic) const {
@@ -16,6 +18,12 @@ void Sample::Set(Statistic statistic, float measured) {
   if (index >= kMaxStatistics) return;  // not a statistic of this kind: nothing to hold it
   value[index] = measured;
   present |= 1u << index;
+}
+
+bool EndedByOptimizer(const StepFrame& frame) {
+  return frame.complete && std::none_of(frame.samples.begin(), frame.samples.end(), [](const Sample& sample) {
+           return sample.kind == RecordKind::kStep && (sample.flags & kFlagUnannounced) != 0;
+         });
 }
 
 }  // namespace neuraldbg

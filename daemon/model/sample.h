@@ -161,6 +161,10 @@ struct StepFrame {
   std::vector<Sample> samples;
 };
 
+// A call of the optimizer (or session.step()) ended it: what counts as a step. What the agent closed by itself at the
+// end, an evaluation pass or half a step, does not.
+bool EndedByOptimizer(const StepFrame& frame);
+
 // The static side of one rank: sites and graph, from the manifest.
 struct Topology {
   RunEntry run;

@@ -1,4 +1,4 @@
--- The one definition of the store (docs/store.md explains each table). Version 1.
+-- The one definition of the store (docs/store.md explains each table). Its version is kSchemaVersion in migrations.h.
 --
 -- 64-bit unsigned values are kept as the signed integer with the same bits; columns that are compared (steps) are
 -- clamped to 2^63 - 1. A REAL that is NaN is kept as its eight bytes, because SQLite would turn it into NULL.
@@ -34,7 +34,7 @@ CREATE TABLE ranks (
   records_dropped INTEGER NOT NULL,
   segment_uuid BLOB NOT NULL,
   frames INTEGER NOT NULL,              -- frames committed, complete or not
-  complete_frames INTEGER NOT NULL,
+  complete_frames INTEGER NOT NULL,     -- of these, the ones that a call of the optimizer ended: steps
   blocked_frames INTEGER NOT NULL,      -- of these, in blocks; the rest are in pending_frames
   pending_bytes INTEGER NOT NULL,       -- size of what is in pending_frames
   site_totals BLOB NOT NULL,            -- per site: records and last step

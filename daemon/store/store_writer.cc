@@ -257,7 +257,7 @@ absl::Status StoreWriter::WriteFrames(const Commit& commit, Target& target) {
                               .Bind(data)
                               .Run());
     ++target.progress.frames;
-    target.progress.complete_frames += frame.complete ? 1 : 0;
+    target.progress.complete_frames += EndedByOptimizer(frame) ? 1 : 0;
     target.progress.pending_bytes += data.size();
     STORE_RETURN_IF_ERROR(CloseBlockIfFull(database_, target.progress));
   }

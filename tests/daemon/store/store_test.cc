@@ -38,6 +38,27 @@ class StoreTest : public ::testing::Test {
   std::unique_ptr<Store> store_;
 };
 
+TEST_F(StoreTest, AStepIsWhatTheOptimizerEnded) {
+  const StoredRun run = Adopt("gpt");
+  const RankKey key{run.id, 0, 0};
+  std::vector<StepFrame> frames(4);
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    frames[i].rank = key;
+    frames[i].step = i;
+    frames[i].complete = true;
+    Sample end;
+    end.site = 0;
+    end.kind = RecordKind::kStep;
+    end.phase = Phase::kSystem;
+    frames[i].samples = {end};
+  }
+  frames[1].applied = false;                           // the AMP scaler skipped it: a step all the same
+  frames[2].samples.front().flags = kFlagUnannounced;  // an evaluation pass that detach() closed
+  frames[3].complete = false;                          // cut off
+  Apply(CommitOf(key, frames, 4));
+  EXPECT_EQ(store_->FindRun("gpt")->steps_seen, 2u);
+}
+
 TEST_F(StoreTest, EveryFrameComesBackBitForBit) {
   const StoredRun run = Adopt("gpt");
   const RankKey key{run.id, 0, 0};
