@@ -52,6 +52,47 @@ def test_a_job_of_one_process_is_a_launch_of_its_own_each_time() -> None:
     assert first.incarnation == second.incarnation == 0
 
 
+def counters() -> set[str]:
+    """Launches that have a counter."""
+    directory = config.load("run", None, os.environ).runtime_directory / "incarnations"
+    return {path.read_text().partition(" ")[2] for path in directory.iterdir()} if directory.is_dir() else set()
+
+
+def test_counters_of_launches_whose_process_is_gone_are_swept() -> None:
+    start = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
+    alive, gone, reused = f"pid-{os.getppid()}-{start}", "pid-4194305-77", f"pid-{os.getppid()}-{int(start) + 1}"
+    for launch in (alive, gone, reused, "slurm-9.0"):
+        who({"NEURALDBG_LAUNCH": launch})
+    who({"NEURALDBG_LAUNCH": alive})
+    assert counters() == {alive, "slurm-9.0"}
+    assert who({"NEURALDBG_LAUNCH": alive}).incarnation == 2
+
+
+def test_counters_of_launches_that_no_process_names_are_swept_when_they_are_old() -> None:
+    who({"NEURALDBG_LAUNCH": "slurm-9.0"})
+    directory = config.load("run", None, os.environ).runtime_directory / "incarnations"
+    (path,) = directory.iterdir()
+    os.utime(path, (time.time() - 8 * 86400,) * 2)
+    who({"NEURALDBG_LAUNCH": "slurm-10.0"})
+    assert counters() == {"slurm-10.0"}
+
+
+def test_a_start_that_meets_the_sweep_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    who({"NEURALDBG_LAUNCH": "l1"})
+    directory = config.load("run", None, os.environ).runtime_directory / "incarnations"
+    (path,) = directory.iterdir()
+    lock, swept = identity.fcntl.flock, []
+
+    def sweep_first(file: Any, operation: int) -> None:
+        if not swept and operation == identity.fcntl.LOCK_EX:
+            swept.append(path.unlink())  # between the opening and the lock
+        lock(file, operation)
+
+    monkeypatch.setattr(identity.fcntl, "flock", sweep_first)
+    assert who({"NEURALDBG_LAUNCH": "l1"}).incarnation == 0 and swept
+    assert who({"NEURALDBG_LAUNCH": "l1"}).incarnation == 1
+
+
 def test_incarnations_count_starts_of_the_same_launch_and_rank() -> None:
     same = {"NEURALDBG_LAUNCH": "l1"}
     assert [who(same).incarnation for _ in range(3)] == [0, 1, 2]

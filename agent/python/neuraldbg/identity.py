@@ -10,11 +10,16 @@ import itertools
 import os
 import pathlib
 import re
+import time
 from collections.abc import Mapping
 
 from neuraldbg import config as configuration
 
 _POD_UID = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+
+_PROCESS = re.compile(r"pid-(\d+)-([1-9]\d*)")  # a launch that is named after a process, with its start time
+_FORGOTTEN_SECONDS = 7 * 86400.0
+_SWEPT_MAX = 1000  # counters looked at by one attach
 
 _attached = itertools.count()
 
@@ -100,13 +105,41 @@ def _incarnation(config: configuration.Config, launch: str, rank: int, environme
     try:
         configuration.ensure_private_directory(config.runtime_directory)
         directory.mkdir(mode=0o700, exist_ok=True)
-        with open(directory / key, "a+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            text = file.read()
-            count = int(text) if text.isdigit() else 0
-            file.truncate(0)
-            file.write(str(count + 1))
-            return count
+        _sweep(directory)
+        return _count_start(directory / key, launch)
     except OSError:
         return 0
+
+
+def _count_start(path: pathlib.Path, launch: str) -> int:
+    """How often this was called for the path before. The file holds the number of calls and, behind it, the launch."""
+    while True:
+        with open(path, "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink == 0:
+                continue  # swept between the opening and the lock: what is written here is lost
+            file.seek(0)
+            text = file.read().partition(" ")[0]
+            count = int(text) if text.isdigit() else 0
+            file.truncate(0)
+            file.write(f"{count + 1} {launch}")
+            return count
+
+
+def _sweep(directory: pathlib.Path) -> None:
+    """Removes the counters of launches that are over: nothing else ever would."""
+    for path in itertools.islice(directory.iterdir(), _SWEPT_MAX):
+        with contextlib.suppress(OSError), open(path, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever counts in it keeps it
+            status = os.fstat(file.fileno())  # not linked: swept by another, and the path may be a new file's
+            if status.st_nlink and _is_over(file.read().partition(" ")[2], status.st_mtime):
+                path.unlink()
+
+
+def _is_over(launch: str, modified: float) -> bool:
+    process = _PROCESS.match(launch)
+    if process:
+        return _start_time(int(process[1])) != process[2]
+    # A launcher that starts its ranks again does so within minutes. After that only the number is lost, and the daemon
+    # gives a start whose number is taken the next free one.
+    return time.time() - modified > _FORGOTTEN_SECONDS
