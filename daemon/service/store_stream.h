@@ -1,9 +1,9 @@
 // A server stream that follows the store: whatever came after its cursor, page by page, then live.
 //
-// Threads: gRPC calls OnWriteDone, OnCancel and OnDone; the thread of LiveCalls calls Look. `mutex_` guards the state;
-// operations are started without it, and `writing_` or `finished_` keeps everybody else away meanwhile. Only TryCancel
-// is called under it: it answers on another thread, and without the lock the call could end under it. Keeps itself
-// alive until OnDone. Memory: one page.
+// Threads: gRPC calls OnWriteDone, OnCancel and OnDone; the thread of LiveCalls calls Look. `mutex_` guards the state
+// and is never held while calling into gRPC, whatever that calls back. Meanwhile a flag keeps everybody else away:
+// `writing_` and `finished_` from starting another operation, `cancelling_` from finishing the call, after which gRPC
+// may destroy what TryCancel still works on. Keeps itself alive until OnDone. Memory: one page.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -46,7 +46,7 @@ class StoreStream final : public grpc::ServerWriteReactor<Response>, public Live
     if (finished_) return;
     if (closing) verdict_ = absl::UnavailableError("The daemon is going down.");
     if (writing_) {
-      CheckStall();
+      CheckStall(lock);
       return;
     }
     if (!verdict_) Fetch();
@@ -87,18 +87,24 @@ class StoreStream final : public grpc::ServerWriteReactor<Response>, public Live
   }
 
   // A reader that takes nothing gets told when it takes again, or is reset if it never does.
-  void CheckStall() {
+  void CheckStall(std::unique_lock<std::mutex>& lock) {
     const auto stalled = std::chrono::steady_clock::now() - write_started_;
     if (stalled > context_.stall_max && !verdict_) {
       page_.clear();
       verdict_ = absl::ResourceExhaustedError("The reader took nothing for too long; resume from the last id it got.");
     }
-    if (stalled > 2 * context_.stall_max) call_->TryCancel();
+    if (stalled <= 2 * context_.stall_max) return;
+    cancelling_ = true;
+    lock.unlock();
+    call_->TryCancel();
+    lock.lock();
+    cancelling_ = false;
+    Proceed(lock);  // the write may have ended meanwhile
   }
 
   // Starts the next operation, if one is due, without the lock.
   void Proceed(std::unique_lock<std::mutex>& lock) {
-    if (finished_ || writing_) return;
+    if (finished_ || writing_ || cancelling_) return;
     if (verdict_) {
       finished_ = true;
       const absl::Status status = *verdict_;
@@ -133,6 +139,7 @@ class StoreStream final : public grpc::ServerWriteReactor<Response>, public Live
   Response sent_;  // must not change while it is being written
   bool headers_sent_ = false;
   bool writing_ = false;
+  bool cancelling_ = false;
   std::atomic<bool> finished_ = false;   // written under mutex_; done() reads it without
   std::optional<absl::Status> verdict_;  // how the stream ends, once that is known
   std::chrono::steady_clock::time_point write_started_{};
