@@ -10,36 +10,65 @@ constexpr std::array<const char*, kRegimeCount> kNames{
     "HEALTHY",     "SHIFTED", "VANISHING",    "EXPLODING", "SATURATED",  "DEAD",    "UPDATE_LARGE", "UPDATE_SMALL",
     "NO_GRADIENT", "FROZEN",  "ACCUMULATING", "RATE_ZERO", "RATE_SPIKE", "STALLED", "NONFINITE"};
 
-// Whether the step says anything about the site, and the value that says it.
-bool ObservedValue(const Observation& observation, std::uint32_t site, double& value) {
+// What a step says about a site: that it was observed, and the statistic with which the site entered its regime.
+struct Observed {
+  bool any = false;
+  double value = 0;
+};
+
+Observed OfTensor(const TensorReading& reading, Statistic statistic) {
+  switch (statistic) {
+    case Statistic::kNan:
+      return {reading.present, static_cast<double>(reading.nonfinite)};
+    case Statistic::kZero:
+      return {reading.present, static_cast<double>(reading.zero_share)};
+    case Statistic::kDeadUnits:
+      return {reading.present, static_cast<double>(reading.dead_share)};
+    case Statistic::kSaturated:
+      return {reading.present, static_cast<double>(reading.saturated_share)};
+    default:
+      return {reading.present, static_cast<double>(std::exp2(reading.level))};
+  }
+}
+
+Observed OfParameter(const ParameterReading& reading, Statistic statistic) {
+  switch (statistic) {
+    case Statistic::kValueNonfinite:
+      return {reading.present, static_cast<double>(reading.value_nonfinite)};
+    case Statistic::kChanged:
+      return {reading.present, reading.changed ? 1.0 : 0.0};
+    case Statistic::kUpdateRms:
+      return {reading.present, static_cast<double>(std::exp2(reading.update_level))};
+    default:
+      return {reading.present, static_cast<double>(std::exp2(reading.gradient_level))};
+  }
+}
+
+Observed Observe(const Observation& observation, std::uint32_t site, Statistic statistic) {
   const SiteUse use = observation.graph->use(site);
-  const auto level = [&](const TensorReading& reading) {
-    value = static_cast<double>(std::exp2(reading.level));
-    return reading.present;
-  };
   switch (use.kind) {
     case SiteUse::Kind::kForward:
-      return level(observation.forward[use.index]);
+      return OfTensor(observation.forward[use.index], statistic);
     case SiteUse::Kind::kBackward:
-      return level(observation.backward[use.index]);
+      return OfTensor(observation.backward[use.index], statistic);
     case SiteUse::Kind::kBatch:
-      return level(observation.batches[use.index]);
+      return OfTensor(observation.batches[use.index], statistic);
     case SiteUse::Kind::kParameter:
-      value = static_cast<double>(std::exp2(observation.parameters[use.index].gradient_level));
-      return observation.parameters[use.index].present;
+      return OfParameter(observation.parameters[use.index], statistic);
     case SiteUse::Kind::kOptimizer:
-      value = static_cast<double>(observation.optimizers[use.index].learning_rate);
-      return observation.optimizers[use.index].present;
-    case SiteUse::Kind::kLoss:
-      value = static_cast<double>(observation.loss.value);
-      return observation.loss.present;
+      return {observation.optimizers[use.index].present,
+              static_cast<double>(observation.optimizers[use.index].learning_rate)};
+    case SiteUse::Kind::kLoss: {
+      const LossReading& loss = observation.loss;
+      if (statistic == Statistic::kNonfinite) return {loss.present, loss.finite ? 0.0 : 1.0};
+      return {loss.present, static_cast<double>(loss.value)};
+    }
     case SiteUse::Kind::kStep:
-      value = 0;
-      return observation.has_step;
+      return {observation.has_step, 0};
     case SiteUse::Kind::kNone:
       break;
   }
-  return false;
+  return {};
 }
 
 }  // namespace
@@ -117,9 +146,9 @@ void RegimeBook::Settle(const Observation& observation, std::uint32_t rank, std:
     while (proposal != proposals_.end() && proposal->site < site) ++proposal;
     Entry& entry = entries_[site];
     const bool proposed = proposal != proposals_.end() && proposal->site == site;
-    double value = 0;
-    if (!proposed && ObservedValue(observation, site, value) && ++entry.quiet >= kLeaveAfter) {
-      out.push_back(Change(observation, site, entry, entry.regime, Regime::kHealthy, value));
+    const Observed observed = proposed ? Observed{} : Observe(observation, site, entry.statistic);
+    if (observed.any && ++entry.quiet >= kLeaveAfter) {
+      out.push_back(Change(observation, site, entry, entry.regime, Regime::kHealthy, observed.value));
       out.back().rank = rank;
       out.back().incarnation = incarnation;
       entry = Entry{};

@@ -69,10 +69,7 @@ class Assembler {
         spot.site = silent.site;
         spot.rank = static_cast<std::int32_t>(rank);
         spot.step = silent.since;
-        const auto& sites = state.topology().sites;
-        spot.text = (silent.site < sites.size() ? sites[silent.site].name : std::string("a site")) +
-                    " is planned and has not reported in complete steps since step " + std::to_string(silent.since) +
-                    "; nothing is known about it.";
+        spot.text = "It is planned and has not reported in complete steps since; nothing is known about it.";
         diagnosis_.blind_spots.push_back(std::move(spot));
       }
     }
@@ -272,7 +269,7 @@ class Assembler {
 
   // The ratio by which a module answers what it is given, against its own normal: what tells a cause from what follows.
   static void AddOwnChange(const Cause& cause, Hypothesis& hypothesis) {
-    if (cause.own_change == 0) return;
+    if (cause.own_change == 0 || !std::isfinite(cause.own_change)) return;
     const Finding& finding = cause.finding;
     hypothesis.evidence.push_back({finding.site, finding.step, Statistic::kNone, std::exp2(cause.own_change),
                                    std::exp2(-kGainMinimum), std::exp2(kGainMinimum),

@@ -71,7 +71,6 @@ class CauseFinder {
     cause.finding.detected = alarm_step_;
     cause.finding.phase = Phase::kGradientSync;
     cause.finding.score = 20;
-    cause.finding.statistic = Statistic::kGradientRms;
     cause.finding.note =
         "The gradients of all parameters shrank together although those of the activations did not: something between "
         "backward and the optimizer (clipping, unscaling, averaging) takes them away.";

@@ -1,8 +1,9 @@
 #include "daemon/infer/phrasing.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <cstdio>
+#include <string_view>
 
 namespace neuraldbg {
 namespace {
@@ -11,7 +12,8 @@ using enum HypothesisKind;
 
 struct KindText {
   HypothesisKind kind;
-  const char* what;  // completes "<place>: …"
+  // A sentence without its full stop; "{}" stands for the place.
+  const char* what;
   const char* remedy;
 };
 
@@ -19,48 +21,48 @@ constexpr KindText kTexts[] = {
     {DATA_NONFINITE, "the batch holds NaN or Inf",
      "Check the batch of this step: missing values, division by a zero standard deviation, corrupt files. Drop or "
      "repair such samples before the model."},
-    {NONFINITE_FORWARD, "produces NaN or Inf from finite inputs",
+    {NONFINITE_FORWARD, "{} produces NaN or Inf from finite inputs",
      "Look for division by zero, log or sqrt of values <= 0, exp of large values, or a fully masked softmax row in "
      "this module; add an epsilon or a clamp there."},
     {NONFINITE_LOSS, "the loss is not finite although the model's outputs are",
      "Check the loss: all labels ignored, log(0), division by an empty count. Guard the reduction and clamp "
      "probabilities."},
-    {NONFINITE_BACKWARD, "turns a finite gradient into NaN or Inf",
+    {NONFINITE_BACKWARD, "{} turns a finite gradient into NaN or Inf",
      "The derivative does not exist where the forward pass is fine: sqrt or norm at 0, x/|x|, masked branches of "
      "where(). Put the epsilon inside the root, or mask before the operation."},
-    {NONFINITE_PARAMETER, "the optimizer wrote NaN or Inf from finite gradients",
+    {NONFINITE_PARAMETER, "the optimizer wrote NaN or Inf into {} from finite gradients",
      "Check epsilon, betas and weight decay of the optimizer and the dtype of its state; restore a checkpoint before "
      "this step."},
-    {LOW_PRECISION_OVERFLOW, "overflows its 16-bit floating-point range",
+    {LOW_PRECISION_OVERFLOW, "{} overflows its 16-bit floating-point range",
      "Keep this module in float32 or bfloat16, or scale its output down (normalise, smaller init)."},
-    {LOW_PRECISION_UNDERFLOW, "underflows its 16-bit floating-point range",
+    {LOW_PRECISION_UNDERFLOW, "{} underflows its 16-bit floating-point range",
      "Use loss scaling or bfloat16 for this module."},
-    {VANISHING_GRADIENT, "the gradient vanishes in this module's backward",
+    {VANISHING_GRADIENT, "the gradient vanishes in the backward pass of {}",
      "Check for a scaling factor, a saturated activation or a lost skip connection in this module; add normalisation "
      "or a residual path."},
-    {EXPLODING_GRADIENT, "the gradient explodes in this module's backward",
+    {EXPLODING_GRADIENT, "the gradient explodes in the backward pass of {}",
      "Check for a wrong factor in this module; clip gradients, normalise its input, or lower its init."},
-    {DEAD_UNITS, "its units are dead",
+    {DEAD_UNITS, "units of {} are dead",
      "Look at what feeds the activation: a bias or shift far below zero, a dropout of 1, too large an update before. "
      "Lower the learning rate or use a leaky activation."},
-    {SATURATED_ACTIVATION, "is saturated",
+    {SATURATED_ACTIVATION, "{} is saturated",
      "Scale its input down (normalisation, smaller weights, smaller learning rate)."},
-    {ACTIVATION_SHIFT, "its output changed scale without its input doing so",
+    {ACTIVATION_SHIFT, "the output of {} changed scale and its input did not",
      "Look at what changed in this module at this step: a factor, a mode switch, a normalisation's statistics, a "
      "replaced weight."},
-    {ATTENTION_LOGIT_GROWTH, "attention logits grow without bound",
+    {ATTENTION_LOGIT_GROWTH, "the attention logits of {} grow without bound",
      "Normalise queries and keys, lower the learning rate, or clip the logits."},
-    {ROUTER_COLLAPSE, "the router sends nearly all tokens to few experts",
+    {ROUTER_COLLAPSE, "the router of {} sends nearly all tokens to few experts",
      "Raise the load-balancing loss, add noise to the router, or lower its learning rate."},
-    {UPDATE_LOST, "is not updated although it has a gradient",
+    {UPDATE_LOST, "the optimizer does not change {} although there is a gradient",
      "Check that the optimizer holds the model's current parameters (not copies from before a re-wrap), and that "
      "updates are not below one ulp of a bf16 weight."},
-    {NO_GRADIENT, "gets no gradient any more",
+    {NO_GRADIENT, "{} gets no gradient any more",
      "Look for detach(), no_grad() or .data at this place, or a branch that is no longer used."},
-    {UPDATE_TOO_SMALL, "updates are far too small",
+    {UPDATE_TOO_SMALL, "the updates of {} are far too small",
      "Check gradient clipping (threshold, clipping before unscaling), averaging over ranks, and layer-wise learning "
      "rates."},
-    {UPDATE_TOO_LARGE, "the update is far too large",
+    {UPDATE_TOO_LARGE, "the update of {} is far too large",
      "Check weight decay, layer-wise multipliers and hand-written steps for this parameter."},
     {LEARNING_RATE_ZERO, "the learning rate is zero",
      "Check the scheduler: its counter, its end, and that it is stepped once per optimizer step."},
@@ -69,9 +71,9 @@ constexpr KindText kTexts[] = {
     {GRADIENT_ACCUMULATING, "gradients are not cleared between steps", "Call zero_grad() once per optimizer step."},
     {SCALER_STALLED, "the loss scaler skips too many steps",
      "Find the module whose gradient is not finite at every step; keep it in float32."},
-    {INIT_SCALE, "its initial weights are far off in scale",
+    {INIT_SCALE, "the initial weights of {} are far off in scale",
      "Initialise this module like the others (its fan-in decides the scale)."},
-    {INIT_SYMMETRIC, "its initial weights are all alike",
+    {INIT_SYMMETRIC, "the initial weights of {} are all alike",
      "Initialise this weight randomly, so that its units can differ."},
     {DATA_SHIFT, "the model's input changed its distribution",
      "Check the data pipeline at this step: scaling, normalisation, source, shuffling, tokenisation."},
@@ -81,14 +83,15 @@ constexpr KindText kTexts[] = {
     {LOSS_DIVERGENCE, "training drives the loss up",
      "Check the sign of the loss and of the update, maximise flags, and hand-written steps."},
     {LOSS_PLATEAU, "the loss no longer falls", "Nothing may be wrong; see the learning rate and the update ratios."},
-    {REPLICA_DIVERGENCE, "replicas of this parameter differ",
+    {REPLICA_DIVERGENCE, "replicas of {} differ",
      "Check that every rank runs the same forward through the wrapped model and the same optimizer step."},
-    {SILENT_CORRUPTION, "one rank computed a value that no other did",
+    {SILENT_CORRUPTION, "one rank computed a value in {} that no other did",
      "Re-run the step on this rank; if it repeats, take the device out."},
     {STRAGGLER, "one rank makes the others wait", "Look at this rank's data loading and device clocks."},
     {HANG, "a rank stopped before a collective", "Look at the stack of this rank's process."},
-    {RANK_DIED, "the process died", "Look at the end of its log and at the kernel log (out of memory, signals)."},
-    {BLIND_SPOT, "a site that should report does not", "See the observation level of the site."},
+    {RANK_DIED, "the process of this rank ended without detaching",
+     "Look at the end of its log and at the kernel log (out of memory, signals)."},
+    {BLIND_SPOT, "{} should report and does not", "See the observation level of the site."},
 };
 
 const KindText& TextOf(HypothesisKind kind) {
@@ -108,32 +111,62 @@ constexpr struct {
     {UPDATE_TOO_LARGE, "ACTIVATION_SHIFT"},
 };
 
+std::string OrModel(const std::string& module) { return module.empty() ? "the model" : module; }
+
+// In the user's words: a module, or the code of a module that is no module itself.
+std::string PlaceOf(const Finding& finding, const Topology& topology) {
+  const bool known = finding.site < topology.sites.size();
+  const SiteEntry none;
+  const SiteEntry& site = known ? topology.sites[finding.site] : none;
+  switch (known ? site.role : SiteRole::kOutput) {
+    case SiteRole::kMerge:
+    case SiteRole::kMergeGradient:
+      return "the code of " + OrModel(finding.module) + " where its branches meet";
+    case SiteRole::kInput:
+    case SiteRole::kInputGradient:
+      // (A gradient at its input is what the module itself sent back.)
+      if (finding.module == site.module) break;
+      return "the code of " + OrModel(finding.module) + " in front of " + OrModel(site.module);
+    case SiteRole::kOutput:
+    case SiteRole::kOutputGradient:
+      if (!known || !finding.module.empty() || site.module.empty()) break;
+      return "the code of the model behind " + site.module;
+    default:
+      break;
+  }
+  if (!finding.module.empty()) return finding.module;
+  const bool optimizer = finding.phase == Phase::kGradientSync || finding.phase == Phase::kOptimizer;
+  return optimizer ? "the parameters" : "the model";
+}
+
+std::string Number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "infinity" : "-infinity";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
+// Empty where there is no range to hold the value against.
+std::string NumbersOf(const Finding& finding) {
+  if (finding.statistic == Statistic::kNone || !(finding.expected_high > finding.expected_low)) return "";
+  const std::string range = std::isinf(finding.expected_high)
+                                ? "at least " + Number(finding.expected_low)
+                                : Number(finding.expected_low) + " to " + Number(finding.expected_high);
+  return " (" + std::string(StatisticName(finding.statistic)) + " " + Number(finding.observed) + ", expected " + range +
+         ")";
+}
+
 }  // namespace
 
 std::string SummaryOf(const Cause& cause, const Topology& topology) {
   const Finding& finding = cause.finding;
-  std::string place = finding.module;
-  if (finding.site < topology.sites.size()) {
-    const SiteEntry& site = topology.sites[finding.site];
-    if (site.role == SiteRole::kInput || site.role == SiteRole::kInputGradient) {
-      place = "in " + (finding.module.empty() ? std::string("the model") : finding.module) +
-              ", between its inputs and " + site.module;
-    } else if (site.role == SiteRole::kMerge || site.role == SiteRole::kMergeGradient) {
-      place =
-          "in " + (finding.module.empty() ? std::string("the model") : finding.module) + ", where its branches meet";
-    }
+  std::string text = "Step " + std::to_string(finding.step) + ": " + TextOf(finding.kind).what;
+  constexpr std::string_view kPlace = "{}";
+  if (const std::size_t at = text.find(kPlace); at != std::string::npos) {
+    text.replace(at, kPlace.size(), PlaceOf(finding, topology));
   }
-  std::string text = "Step " + std::to_string(finding.step) + ": ";
-  if (!place.empty()) text += place + ": ";
-  text += TextOf(finding.kind).what;
-  if (finding.statistic != Statistic::kNone && finding.expected_high > finding.expected_low) {
-    char numbers[160];
-    std::snprintf(numbers, sizeof numbers, " (%s %.4g, expected %.4g to %.4g)",
-                  std::string(StatisticName(finding.statistic)).c_str(), finding.observed, finding.expected_low,
-                  finding.expected_high);
-    text += numbers;
-  }
-  return text + ".";
+  return text + NumbersOf(finding) + ".";
 }
 
 std::string LossText(const LossEffect& loss) {

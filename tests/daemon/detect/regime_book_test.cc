@@ -43,6 +43,15 @@ TEST_F(RegimeBookTest, EntersAtOnceAndLeavesAfterThreeQuietObservations) {
   EXPECT_EQ(transitions_[1].step, 4U);
 }
 
+TEST_F(RegimeBookTest, LeavingShowsTheStatisticThatItEnteredWith) {
+  book_.Propose(kSite, Phase::kForward, Regime::kNonfinite, Statistic::kNan, 12, 0, 0);
+  for (int i = 0; i < 4; ++i) Step(false);
+  ASSERT_EQ(transitions_.size(), 2U);
+  EXPECT_EQ(transitions_[1].to, "HEALTHY");
+  EXPECT_EQ(transitions_[1].statistic, Statistic::kNan);
+  EXPECT_EQ(transitions_[1].value, 0) << "not the level of a site whose NaN were counted";
+}
+
 TEST_F(RegimeBookTest, FlickeringIsOneTransition) {
   for (int i = 0; i < 20; ++i) Step(i % 2 == 0);
   EXPECT_EQ(transitions_.size(), 1U);

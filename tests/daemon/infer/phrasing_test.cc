@@ -1,0 +1,151 @@
+// Goal: no sentence of a diagnosis has a hole in it. Method: every kind at every form of a place, with every form of a
+// measurement, read by rules that a broken sentence violates.
+#include "daemon/infer/phrasing.h"
+
+#include <gmock/gmock.h>
+
+#include <cctype>
+#include <limits>
+#include <set>
+#include <sstream>
+
+namespace neuraldbg {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<HypothesisKind> AllKinds() {
+  return {
+#define X(name) HypothesisKind::name,
+      NEURALDBG_HYPOTHESIS_KINDS(X)
+#undef X
+  };
+}
+
+constexpr SiteRole kRoles[] = {
+    SiteRole::kOutput, SiteRole::kOutputGradient, SiteRole::kInput,     SiteRole::kInputGradient,
+    SiteRole::kMerge,  SiteRole::kMergeGradient,  SiteRole::kParameter, SiteRole::kOptimizer,
+    SiteRole::kBatch,  SiteRole::kLoss,           SiteRole::kStep};
+constexpr Phase kPhases[] = {Phase::kData,         Phase::kForward,   Phase::kLoss,      Phase::kBackward,
+                             Phase::kGradientSync, Phase::kOptimizer, Phase::kParameter, Phase::kSystem};
+
+struct Measurement {
+  Statistic statistic;
+  double observed, low, high;
+};
+constexpr Measurement kMeasurements[] = {{Statistic::kNone, 0, 0, 0},
+                                         {Statistic::kRms, 3.25, 0.5, 1},
+                                         {Statistic::kRms, 3.25, 1, 1},
+                                         {Statistic::kNan, 12, 0, 0},
+                                         {Statistic::kLoss, kNan, 0.5, 1},
+                                         {Statistic::kRms, 3.25, kNan, kNan},
+                                         {Statistic::kRms, 0.001, 0.5, kInfinity},
+                                         {Statistic::kRms, kInfinity, 0.5, 1}};
+
+void ExpectWhole(const std::string& sentence) {
+  EXPECT_THAT(sentence, ::testing::EndsWith("."));
+  for (const char* broken : {"  ", "{}", "()", " .", " ,", " :", ": :", ",,", "..", "nan,", "nan)", "(nan nan", "-nan",
+                             "inf ", "inf)", "in ,", "of  ", "expected ,", "expected )"}) {
+    EXPECT_THAT(sentence, Not(HasSubstr(broken)));
+  }
+  // A name that is said twice.
+  std::istringstream words(sentence);
+  std::string word, before;
+  while (words >> word) {
+    EXPECT_NE(word, before) << sentence;
+    before = word;
+  }
+}
+
+Topology TopologyWith(SiteRole role, const std::string& module) {
+  Topology topology;
+  SiteEntry site;
+  site.role = role;
+  site.module = module;
+  site.name = module + ":site";
+  topology.sites = {site};
+  return topology;
+}
+
+TEST(PhrasingTest, EveryKindAtEveryPlaceIsAWholeSentence) {
+  std::set<std::string> said;
+  for (const HypothesisKind kind : AllKinds()) {
+    for (const Phase phase : kPhases) {
+      for (const Measurement& m : kMeasurements) {
+        Cause cause;
+        cause.finding.kind = kind;
+        cause.finding.phase = phase;
+        cause.finding.step = 41;
+        cause.finding.statistic = m.statistic;
+        cause.finding.observed = m.observed;
+        cause.finding.expected_low = m.low;
+        cause.finding.expected_high = m.high;
+        for (const char* module : {"", "layers.3"}) {
+          cause.finding.module = module;
+          cause.finding.site = kNoSite;
+          said.insert(SummaryOf(cause, Topology()));
+          cause.finding.site = 0;
+          for (const SiteRole role : kRoles) {
+            for (const char* of : {"", "layers.3", "layers.3.0"}) said.insert(SummaryOf(cause, TopologyWith(role, of)));
+          }
+        }
+      }
+    }
+  }
+  for (const std::string& sentence : said) {
+    ExpectWhole(sentence);
+    if (HasFailure()) FAIL() << sentence;
+  }
+  EXPECT_GT(said.size(), AllKinds().size() * std::size(kMeasurements) / 2);
+}
+
+std::string Said(HypothesisKind kind, Phase phase, const std::string& module, SiteRole role, const std::string& of) {
+  Cause cause;
+  cause.finding.kind = kind;
+  cause.finding.phase = phase;
+  cause.finding.module = module;
+  cause.finding.site = 0;
+  return SummaryOf(cause, TopologyWith(role, of));
+}
+
+TEST(PhrasingTest, FunctionalCodeIsNamedByTheModulesAroundIt) {
+  EXPECT_EQ(Said(HypothesisKind::NONFINITE_FORWARD, Phase::kForward, "layers.3", SiteRole::kInput, "layers.3.0"),
+            "Step 0: the code of layers.3 in front of layers.3.0 produces NaN or Inf from finite inputs.");
+  EXPECT_EQ(Said(HypothesisKind::NONFINITE_FORWARD, Phase::kForward, "", SiteRole::kInput, "fc"),
+            "Step 0: the code of the model in front of fc produces NaN or Inf from finite inputs.");
+  EXPECT_EQ(Said(HypothesisKind::ACTIVATION_SHIFT, Phase::kForward, "block", SiteRole::kMerge, "block"),
+            "Step 0: the output of the code of block where its branches meet changed scale and its input did not.");
+  // The gradient at a module's own input is what that module sent back.
+  EXPECT_EQ(
+      Said(HypothesisKind::VANISHING_GRADIENT, Phase::kBackward, "layers.3.0", SiteRole::kInputGradient, "layers.3.0"),
+      "Step 0: the gradient vanishes in the backward pass of layers.3.0.");
+  EXPECT_EQ(Said(HypothesisKind::VANISHING_GRADIENT, Phase::kBackward, "", SiteRole::kOutputGradient, "fc"),
+            "Step 0: the gradient vanishes in the backward pass of the code of the model behind fc.");
+}
+
+TEST(PhrasingTest, WhatIsNotOfAModuleHasASubject) {
+  Cause cause;
+  cause.finding.kind = HypothesisKind::UPDATE_LOST;
+  cause.finding.phase = Phase::kOptimizer;
+  EXPECT_EQ(SummaryOf(cause, Topology()),
+            "Step 0: the optimizer does not change the parameters although there is a gradient.");
+  cause.finding.kind = HypothesisKind::RANK_DIED;
+  cause.finding.module = "layers.3";
+  EXPECT_EQ(SummaryOf(cause, Topology()), "Step 0: the process of this rank ended without detaching.");
+}
+
+TEST(PhrasingTest, EveryKindSaysWhatToDo) {
+  for (const HypothesisKind kind : AllKinds()) {
+    const std::string remedy = RemedyFor(kind);
+    EXPECT_GT(remedy.size(), 20u) << HypothesisKindName(kind);
+    EXPECT_THAT(remedy, ::testing::EndsWith("."));
+    EXPECT_THAT(remedy, Not(HasSubstr("  ")));
+  }
+}
+
+}  // namespace
+}  // namespace neuraldbg
