@@ -17,6 +17,7 @@
 #include "daemon/app/http_address.h"
 #include "daemon/app/ingest_loop.h"
 #include "daemon/app/log.h"
+#include "daemon/model/daemon_warnings.h"
 #include "daemon/model/event_feed.h"
 #include "daemon/service/report.h"
 #include "daemon/service/server.h"
@@ -29,26 +30,23 @@ namespace {
 constexpr std::chrono::milliseconds kShutdownPatience{2000};
 constexpr std::chrono::milliseconds kIdleCheckPeriod{100};
 
-ServerOptions ServerOptionsOf(const Config& config, EventFeed& feed) {
+ServerOptions ServerOptionsOf(const Config& config, EventFeed& feed, const DaemonWarnings& warnings) {
   ServerOptions options;
   options.listen = config.grpc;
   options.open_reader = [directory = config.data_directory] { return Store::OpenReadOnly(directory); };
   options.feed = &feed;
+  options.warnings = &warnings;
   options.daemon_uid = ::geteuid();
   options.allowed_uids = config.allowed_uids;
   options.token_file = config.token_file;
   return options;
 }
 
-IngestOptions IngestOptionsOf(const Config& config, EndpointFile& endpoint) {
+IngestOptions IngestOptionsOf(const Config& config, DaemonWarnings& warnings) {
   IngestOptions options;
   options.watcher = {.directory = config.shm_directory, .required_uid = config.segment_uid};
   options.host_name = config.host_name;
-  options.on_other_release = [&endpoint](const std::string& sentence) {
-    if (const absl::Status status = endpoint.AddWarning(sentence); !status.ok()) {
-      spdlog::error("{}", std::string(status.message()));
-    }
-  };
+  options.warnings = &warnings;
   if (!config.exit_when_idle_s) return options;
   // Nobody may be there to ask once this daemon has ended: what it found out stays behind as files.
   options.on_run_end = [directory = config.data_directory + "/reports"](StoreReader& store, const StoredRun& run) {
@@ -92,14 +90,15 @@ absl::Status RunDaemon(const Config& config) {
     spdlog::warn("this release serves no HTTP: {} is only held", *config.http);
   }
   EventFeed feed;
-  absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(ServerOptionsOf(config, feed));
+  DaemonWarnings warnings;
+  absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(ServerOptionsOf(config, feed, warnings));
   if (!server.ok()) return server.status();
   EndpointFile endpoint(config.data_directory);
   if (absl::Status written = endpoint.Write((*server)->addresses()); !written.ok()) return written;
   spdlog::info("neuraldbgd {} serves {}, data in {}, segments from {}", NEURALDBG_VERSION,
                absl::StrJoin((*server)->addresses(), ", "), config.data_directory, config.shm_directory);
 
-  IngestLoop ingest(**store, feed, IngestOptionsOf(config, endpoint));
+  IngestLoop ingest(**store, feed, IngestOptionsOf(config, warnings));
   std::thread thread([&] { ingest.Run(); });
   const std::string reason = WaitForEnd(config, ingest, **server);
   spdlog::info("ending: {}", reason);

@@ -14,21 +14,7 @@
 namespace neuraldbg {
 
 absl::Status EndpointFile::Write(const std::vector<std::string>& grpc_addresses) {
-  grpc_addresses_ = grpc_addresses;
-  absl::Status status = Replace();
-  written_ = status.ok();
-  return status;
-}
-
-absl::Status EndpointFile::AddWarning(const std::string& sentence) {
-  if (warnings_.size() >= kWarningsMax) return absl::OkStatus();
-  warnings_.push_back(sentence);
-  return Replace();
-}
-
-absl::Status EndpointFile::Replace() const {
-  const nlohmann::json endpoint = {
-      {"pid", ::getpid()}, {"grpc", grpc_addresses_}, {"version", NEURALDBG_VERSION}, {"warnings", warnings_}};
+  const nlohmann::json endpoint = {{"pid", ::getpid()}, {"grpc", grpc_addresses}, {"version", NEURALDBG_VERSION}};
   const std::string text = endpoint.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const std::string temporary = path_ + ".new";
   ::unlink(temporary.c_str());
@@ -38,6 +24,7 @@ absl::Status EndpointFile::Replace() const {
   if (!ok || std::rename(temporary.c_str(), path_.c_str()) != 0) {
     return absl::UnavailableError(absl::StrCat(path_, " cannot be written: ", std::strerror(errno), "."));
   }
+  written_ = true;
   return absl::OkStatus();
 }
 

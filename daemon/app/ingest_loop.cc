@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "shared/segment_sweep.h"
 
 namespace neuraldbg {
@@ -13,6 +15,28 @@ namespace {
 
 std::int64_t Nanoseconds(IngestLoop::Clock::time_point time) {
   return time.time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+std::uint64_t RealtimeNow() {
+  return static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+}
+
+std::string StoreRemedy(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) {
+    return "Make room there: the records wait in shared memory, and the newest are dropped and counted once that is "
+           "full, too.";
+  }
+  if (absl::IsPermissionDenied(status)) return "Make the data directory writable for the user of the daemon.";
+  if (absl::IsDataLoss(status)) return "Move the file away and start neuraldbgd again; it begins a new one.";
+  return "See the log of the daemon; the records wait in shared memory.";
+}
+
+DaemonWarning NotStoring(const absl::Status& status, std::uint64_t since_realtime_ns) {
+  const std::string since =
+      absl::FormatTime("%Y-%m-%d %H:%M:%S %Ez", absl::FromUnixNanos(static_cast<std::int64_t>(since_realtime_ns)),
+                       absl::LocalTimeZone());
+  return {DaemonWarning::Kind::kNotStoring, since_realtime_ns,
+          absl::StrCat("Nothing has been stored since ", since, ": ", status.message()), StoreRemedy(status)};
 }
 
 }  // namespace
@@ -35,10 +59,7 @@ void IngestLoop::Run() {
     counters_.slots_drained.fetch_add(drained, std::memory_order_relaxed);
     RemoveEnded(now);
     if (!orphans_closed_ && now - started >= kOrphansAfter && now >= store_retry_at_) CloseOrphans(now);
-    if (store_failing_ && now >= store_retry_at_) {  // a refusal in this turn would have moved it
-      store_failing_ = false;
-      spdlog::info("the store takes data again");
-    }
+    if (now >= store_retry_at_) StoreTakesData();  // a refusal in this turn would have moved it
     Wait(Pause(now));
     const std::lock_guard lock(mutex_);
     if (stop_) break;
@@ -88,8 +109,10 @@ void IngestLoop::LookForSegments(Clock::time_point now) {
     if (limiter_.Allow(refused.other_release ? "other release" : "refused")) {
       spdlog::warn("{} is left alone: {}", refused.path, refused.reason);
     }
-    if (refused.other_release && options_.on_other_release) {
-      options_.on_other_release(refused.path + " is left alone: " + refused.reason);
+    if (refused.other_release && options_.warnings != nullptr) {
+      options_.warnings->SegmentLeftAlone({DaemonWarning::Kind::kSegmentLeftAlone, RealtimeNow(),
+                                           refused.path + " is left alone: " + refused.reason,
+                                           "Install the same release for the job and for the daemon."});
     }
   }
   for (AdoptedSegment& segment : scan.adopted) {
@@ -127,9 +150,16 @@ void IngestLoop::PutAwaitingFirst() {
 void IngestLoop::StoreFailed(const absl::Status& status, Clock::time_point now) {
   counters_.store_failures.fetch_add(1, std::memory_order_relaxed);
   store_retry_at_ = now + kStoreRetryPeriod;
-  if (store_failing_) return;
-  store_failing_ = true;
-  spdlog::error("the store refuses data, records wait in shared memory: {}", status.ToString());
+  const bool said = store_failing_since_ns_ != 0;
+  if (!said) store_failing_since_ns_ = RealtimeNow();
+  if (options_.warnings != nullptr) options_.warnings->NotStoring(NotStoring(status, store_failing_since_ns_));
+  if (!said) spdlog::error("the store refuses data, records wait in shared memory: {}", status.ToString());
+}
+
+void IngestLoop::StoreTakesData() {
+  if (std::exchange(store_failing_since_ns_, 0) == 0) return;
+  if (options_.warnings != nullptr) options_.warnings->StoringAgain();
+  spdlog::info("the store takes data again");
 }
 
 void IngestLoop::RemoveEnded(Clock::time_point now) {

@@ -24,6 +24,7 @@
 #include "daemon/app/rank_driver.h"
 #include "daemon/app/run_session.h"
 #include "daemon/ingest/segment_watcher.h"
+#include "daemon/model/daemon_warnings.h"
 #include "daemon/model/event_feed.h"
 #include "daemon/store/store.h"
 
@@ -34,8 +35,8 @@ struct IngestOptions {
   std::string host_name;
   // Called on the ingest thread when the last live rank of a run has ended and everything is stored. May be empty.
   std::function<void(StoreReader& store, const StoredRun& run)> on_run_end;
-  // Called on the ingest thread for a segment of another release, with a sentence that names both. May be empty.
-  std::function<void(const std::string& sentence)> on_other_release;
+  // Told what keeps records from being stored; not owned, may be null.
+  DaemonWarnings* warnings = nullptr;
 };
 
 struct IngestCounters {
@@ -85,6 +86,7 @@ class IngestLoop {
   std::chrono::milliseconds Pause(Clock::time_point now) const;
   void Wait(std::chrono::milliseconds pause);
   void StoreFailed(const absl::Status& status, Clock::time_point now);
+  void StoreTakesData();
 
   Store& store_;
   EventFeed& feed_;
@@ -96,8 +98,8 @@ class IngestLoop {
   IngestCounters counters_;
   Clock::time_point looked_at_{}, busy_at_{}, swept_at_{}, store_retry_at_{};
   bool orphans_closed_ = false;
-  bool store_failing_ = false;               // said already
-  std::atomic<std::int64_t> idle_since_ns_;  // steady clock; 0 = a segment is live
+  std::uint64_t store_failing_since_ns_ = 0;  // realtime; 0 = it takes data. Said already
+  std::atomic<std::int64_t> idle_since_ns_;   // steady clock; 0 = a segment is live
 
   std::mutex mutex_;  // guards stop_ for the wait
   std::condition_variable stopped_;

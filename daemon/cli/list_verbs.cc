@@ -73,7 +73,12 @@ ExitCode Follow(const Arguments& arguments, std::uint32_t after_id, Source& sour
 }  // namespace
 
 ExitCode RunRuns(const Arguments&, Source& source, Output& output) {
-  return Print(AllPages(source, &Source::ListRuns, v1::ListRunsRequest()), output);
+  const absl::StatusOr<v1::ListRunsResponse> runs = AllPages(source, &Source::ListRuns, v1::ListRunsRequest());
+  const ExitCode code = Print(runs, output);
+  if (!runs.ok()) return code;
+  for (const v1::DaemonWarning& warning : runs->warnings())
+    std::cerr << "neuraldbgctl: " << WarningText(warning) << "\n";
+  return code;
 }
 
 ExitCode RunRanks(const Arguments& arguments, Source& source, Output& output) {

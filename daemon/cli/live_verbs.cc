@@ -1,7 +1,5 @@
 // status and top: what goes on now.
-#include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -56,20 +54,6 @@ std::string RenderJson(const Frame& frame) {
   return json.dump() + "\n";
 }
 
-// What the daemon at that address tells about itself in its data directory, where that is on this host.
-std::vector<std::string> Warnings(const Arguments& arguments) {
-  std::ifstream file(arguments.data_directory + "/endpoint.json");
-  const nlohmann::json endpoint = nlohmann::json::parse(file, nullptr, false);
-  if (!endpoint.is_object() || !endpoint.contains("warnings") || !endpoint.contains("grpc")) return {};
-  const nlohmann::json& addresses = endpoint["grpc"];
-  if (std::find(addresses.begin(), addresses.end(), arguments.address) == addresses.end()) return {};
-  std::vector<std::string> warnings;
-  for (const nlohmann::json& warning : endpoint["warnings"]) {
-    if (warning.is_string()) warnings.push_back(warning.get<std::string>());
-  }
-  return warnings;
-}
-
 }  // namespace
 
 ExitCode RunStatus(const Arguments& arguments, Source& source, Output& output) {
@@ -79,21 +63,21 @@ ExitCode RunStatus(const Arguments& arguments, Source& source, Output& output) {
   for (const v1::Run& run : runs->runs()) {
     if (run.state() == v1::Run::RUNNING) *running.add_runs() = run;
   }
-  const int total = runs->runs_size();
-  const std::string counted = absl::StrCat(total, runs->has_next_page_token() ? " or more" : "");
   if (output.format() == OutputFormat::kTable) {
-    output.Write(absl::StrCat("neuraldbgd answers at ", arguments.address, "; ", counted, " runs, ",
+    output.Write(absl::StrCat("neuraldbgd answers at ", arguments.address, "; ", CountedRuns(*runs), ", ",
                               running.runs_size(), " running.\n"));
     if (!running.runs().empty()) output.WriteTable(ToTable(running));
-    for (const std::string& warning : Warnings(arguments)) output.Write(absl::StrCat("warning: ", warning, "\n"));
+    for (const v1::DaemonWarning& warning : runs->warnings()) {
+      output.Write(absl::StrCat("warning: ", WarningText(warning), "\n"));
+    }
     return kExitSuccess;
   }
   nlohmann::ordered_json status;
   status["address"] = arguments.address;
   status["state"] = "SERVING";
-  status["runs"] = total;
+  status["runs"] = runs->runs_size();
   status["running"] = running.runs_size();
-  status["warnings"] = Warnings(arguments);
+  status["warnings"] = nlohmann::ordered_json::parse(ToJson(*runs, false))["warnings"];
   output.Write(status.dump(output.format() == OutputFormat::kJson ? 2 : -1) + "\n");
   return kExitSuccess;
 }

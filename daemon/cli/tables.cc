@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "daemon/service/report.h"
 
 namespace neuraldbg {
 namespace {
@@ -17,9 +18,11 @@ std::string LocalTime(const google::protobuf::Timestamp& timestamp) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixSeconds(timestamp.seconds()), absl::LocalTimeZone());
 }
 
-std::string ExpectationText(const v1::Expectation& expected) {
-  if (expected.low() == expected.high()) return FormatNumber(expected.low());
-  return absl::StrCat(FormatNumber(expected.low()), "..", FormatNumber(expected.high()));
+// A change that no statistic tells, such as the end of a process, has no value: an empty cell is not a zero.
+bool HasValue(const v1::Event& event) { return !event.expected().statistic().empty(); }
+
+std::string TransitionText(const v1::Event& event) {
+  return absl::StrCat(event.transition().from(), " -> ", event.transition().to());
 }
 
 std::vector<std::string> EventCells(const v1::Event& event) {
@@ -27,10 +30,10 @@ std::vector<std::string> EventCells(const v1::Event& event) {
           absl::StrCat(event.step()),
           absl::StrCat(event.rank()),
           event.site(),
-          absl::StrCat(event.transition().from(), " -> ", event.transition().to()),
+          TransitionText(event),
           event.expected().statistic(),
-          FormatNumber(event.value()),
-          ExpectationText(event.expected()),
+          HasValue(event) ? NumberText(event.value()) : "",
+          HasValue(event) ? RangeText(event.expected()) : "",
           v1::Event::Severity_Name(event.severity())};
 }
 
@@ -41,6 +44,15 @@ std::string FormatNumber(double value) {
     return absl::StrFormat("%.0f", value);
   }
   return absl::StrFormat("%.5g", value);
+}
+
+std::string CountedRuns(const v1::ListRunsResponse& response) {
+  return absl::StrCat(response.runs_size(), response.runs_size() == 1 ? " run" : " runs",
+                      response.has_next_page_token() ? " or more" : "");
+}
+
+std::string WarningText(const v1::DaemonWarning& warning) {
+  return absl::StrCat(warning.text(), " ", warning.remedy());
 }
 
 Table ToTable(const v1::ListRunsResponse& response) {
@@ -123,10 +135,12 @@ Table EventTable() {
 void AddEvent(const v1::Event& event, Table& table) { table.AddRow(EventCells(event)); }
 
 std::string EventLine(const v1::Event& event) {
-  return absl::StrFormat("step %-7d rank %-3d %-8s %s  %s -> %s  %s %s, expected %s\n", event.step(), event.rank(),
-                         v1::Event::Severity_Name(event.severity()), event.site(), event.transition().from(),
-                         event.transition().to(), event.expected().statistic(), FormatNumber(event.value()),
-                         ExpectationText(event.expected()));
+  std::string text = absl::StrFormat("step %-7d rank %-3d %-8s", event.step(), event.rank(),
+                                     v1::Event::Severity_Name(event.severity()));
+  if (!event.site().empty()) absl::StrAppend(&text, " ", event.site(), " ");
+  absl::StrAppend(&text, " ", TransitionText(event));
+  if (HasValue(event)) absl::StrAppend(&text, "  ", MeasurementText(event.value(), event.expected()));
+  return text + "\n";
 }
 
 std::string ToMermaid(const v1::CausalGraph& graph) {

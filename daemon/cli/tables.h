@@ -26,5 +26,9 @@ std::string EventLine(const v1::Event& event);
 std::string ToMermaid(const v1::CausalGraph& graph);
 
 std::string FormatNumber(double value);
+// "7 runs"; "100 runs or more" where the page is not the last.
+std::string CountedRuns(const v1::ListRunsResponse& response);
+// What is wrong with the daemon, and what to do.
+std::string WarningText(const v1::DaemonWarning& warning);
 
 }  // namespace neuraldbg

@@ -1,5 +1,7 @@
 #include "daemon/service/answer.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace neuraldbg {
 namespace {
 
@@ -13,6 +15,15 @@ std::string Metadata(const grpc::CallbackServerContext& call, const char* key) {
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+absl::Status WithWarnings(const ServiceContext& context, const absl::Status& status) {
+  if (!absl::IsNotFound(status)) return status;
+  for (const DaemonWarning& warning : context.CurrentWarnings()) {
+    if (warning.kind != DaemonWarning::Kind::kNotStoring) continue;
+    return absl::NotFoundError(absl::StrCat(status.message(), " ", warning.text, " ", warning.remedy));
+  }
+  return status;
 }
 
 absl::StatusOr<Caller> IdentifyCaller(ServiceContext& context, const grpc::CallbackServerContext& call) {

@@ -17,12 +17,19 @@ grpc::Status ToGrpcStatus(const absl::Status& status);
 
 absl::StatusOr<Caller> IdentifyCaller(ServiceContext& context, const grpc::CallbackServerContext& call);
 
+// NOT_FOUND while nothing is stored may mean a run that is not stored: says so.
+absl::Status WithWarnings(const ServiceContext& context, const absl::Status& status);
+
+// A question that also tells the caller what keeps the daemon from recording.
+template <typename Request, typename Response>
+using WarningQuery = absl::StatusOr<Response> (*)(StoreReader&, const Caller&, const Request&, Warnings);
+
 template <typename Request, typename Response>
 using Query = absl::StatusOr<Response> (*)(StoreReader&, const Caller&, const Request&);
 
-template <typename Request, typename Response>
+template <typename Request, typename Response, typename Asked>
 absl::Status AnswerInto(ServiceContext& context, const grpc::CallbackServerContext& call, const Request& request,
-                        Query<Request, Response> query, Response& response) {
+                        const Asked& query, Response& response) {
   if (call.IsCancelled()) return absl::CancelledError("The caller gave up.");
   const absl::StatusOr<Caller> caller = IdentifyCaller(context, call);
   if (!caller.ok()) return caller.status();
@@ -30,7 +37,7 @@ absl::Status AnswerInto(ServiceContext& context, const grpc::CallbackServerConte
   if (!reader.ok()) return reader.status();
   if (std::chrono::system_clock::now() >= call.deadline()) return absl::DeadlineExceededError("Too late.");
   absl::StatusOr<Response> answer = query(**reader, *caller, request);
-  if (!answer.ok()) return answer.status();
+  if (!answer.ok()) return WithWarnings(context, answer.status());
   response = *std::move(answer);
   return absl::OkStatus();
 }
@@ -40,6 +47,17 @@ grpc::ServerUnaryReactor* Answer(ServiceContext& context, grpc::CallbackServerCo
                                  Response* response, Query<Request, Response> query) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   reactor->Finish(ToGrpcStatus(AnswerInto(context, *call, *request, query, *response)));
+  return reactor;
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* Answer(ServiceContext& context, grpc::CallbackServerContext* call, const Request* request,
+                                 Response* response, WarningQuery<Request, Response> query) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  const auto asked = [&](StoreReader& reader, const Caller& caller, const Request& question) {
+    return query(reader, caller, question, context.CurrentWarnings());
+  };
+  reactor->Finish(ToGrpcStatus(AnswerInto(context, *call, *request, asked, *response)));
   return reactor;
 }
 

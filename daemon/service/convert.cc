@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -172,6 +173,16 @@ v1::Run ToProto(const StoredRun& run, Verdict verdict) {
   return to;
 }
 
+v1::DaemonWarning ToProto(const DaemonWarning& warning) {
+  v1::DaemonWarning to;
+  to.set_kind(warning.kind == DaemonWarning::Kind::kNotStoring ? v1::DaemonWarning::NOT_STORING
+                                                               : v1::DaemonWarning::SEGMENT_LEFT_ALONE);
+  *to.mutable_since() = ToTimestamp(warning.since_realtime_ns);
+  to.set_text(warning.text);
+  to.set_remedy(warning.remedy);
+  return to;
+}
+
 v1::Rank ToProto(const StoredRank& rank, RunTopology& topology) {
   v1::Rank to;
   to.set_rank(rank.key.rank);
@@ -204,6 +215,23 @@ v1::Event ToProto(const Transition& transition, const StoredRun& run, RunTopolog
   return to;
 }
 
+namespace {
+
+// The only place that decides which causes are worth reading; every printer asks the message.
+void MarkSummary(v1::Diagnosis& diagnosis) {
+  constexpr double kNotWorthReading = 0.01;  // would print as 0 %
+  constexpr std::size_t kIncidentsMax = 5;   // what people take in at a glance
+  std::set<std::uint32_t> shown;
+  for (v1::Hypothesis& hypothesis : *diagnosis.mutable_hypotheses()) {
+    const bool likely = shown.empty() || hypothesis.confidence() >= kNotWorthReading;
+    if (!likely || shown.size() == kIncidentsMax || shown.contains(hypothesis.incident())) continue;
+    shown.insert(hypothesis.incident());
+    hypothesis.set_in_summary(true);
+  }
+}
+
+}  // namespace
+
 v1::Diagnosis ToProto(const Diagnosis& diagnosis, const StoredRun& run, RunTopology& topology) {
   v1::Diagnosis to;
   to.set_run(run.display_name);
@@ -211,6 +239,7 @@ v1::Diagnosis ToProto(const Diagnosis& diagnosis, const StoredRun& run, RunTopol
   for (const Hypothesis& hypothesis : diagnosis.hypotheses) {
     *to.add_hypotheses() = ToProto(hypothesis, NamesOf(topology, run, hypothesis.rank), topology);
   }
+  MarkSummary(to);
   for (const Notice& notice : diagnosis.notices) {
     v1::Notice* added = to.add_notices();
     added->set_step(ToStep(notice.step));

@@ -2,6 +2,7 @@
 // has to know how the other is laid out. Pure functions; names of sites come from a RunTopology.
 #pragma once
 
+#include "daemon/model/daemon_warnings.h"
 #include "daemon/model/diagnosis.h"
 #include "daemon/service/run_topology.h"
 #include "daemon/store/store.h"
@@ -22,6 +23,7 @@ v1::Diagnosis::Verdict ToProto(Verdict verdict);
 v1::Site::Kind ToProto(RecordKind kind);
 
 v1::Run ToProto(const StoredRun& run, Verdict verdict);
+v1::DaemonWarning ToProto(const DaemonWarning& warning);
 v1::Rank ToProto(const StoredRank& rank, RunTopology& topology);
 v1::Event ToProto(const Transition& transition, const StoredRun& run, RunTopology& topology);
 v1::Diagnosis ToProto(const Diagnosis& diagnosis, const StoredRun& run, RunTopology& topology);

@@ -34,6 +34,18 @@ bool StepConsumed(const Diagnosis& diagnosis, const RunTopology& topology, const
   return any;
 }
 
+// Of no kind of fault: like a place that does not report, it is about what is not known.
+void AddNotices(Warnings warnings, const StoredRun& run, v1::Diagnosis& diagnosis) {
+  for (const DaemonWarning& warning : warnings) {
+    if (warning.kind != DaemonWarning::Kind::kNotStoring) continue;
+    v1::Notice* notice = diagnosis.add_notices();
+    notice->set_kind(v1::Hypothesis::BLIND_SPOT);
+    notice->set_rank(-1);
+    notice->set_step(ToStep(run.last_step));
+    notice->set_text(absl::StrCat(warning.text, " This answer ends there. ", warning.remedy));
+  }
+}
+
 absl::StatusOr<Diagnosis> StoredDiagnosisOf(StoreReader& reader, const StoredRun& run) {
   absl::StatusOr<Diagnosis> diagnosis = reader.GetDiagnosis(run.id);
   if (absl::IsNotFound(diagnosis.status())) return Diagnosis{};
@@ -51,7 +63,7 @@ absl::StatusOr<v1::Diagnosis> DiagnosisOf(StoreReader& reader, const StoredRun& 
 }
 
 absl::StatusOr<v1::DiagnoseResponse> Diagnose(StoreReader& reader, const Caller& caller,
-                                              const v1::DiagnoseRequest& request) {
+                                              const v1::DiagnoseRequest& request, Warnings warnings) {
   if (request.has_wait_rank() && !request.has_wait_step()) {
     return absl::InvalidArgumentError("wait_rank: means nothing without wait_step.");
   }
@@ -65,6 +77,10 @@ absl::StatusOr<v1::DiagnoseResponse> Diagnose(StoreReader& reader, const Caller&
   v1::DiagnoseResponse response;
   response.set_step_consumed(StepConsumed(*diagnosis, *topology, request));
   *response.mutable_diagnosis() = ToProto(*diagnosis, *run, *topology);
+  if (request.has_wait_step()) response.mutable_diagnosis()->set_step_consumed(response.step_consumed());
+  if (run->state == RunState::kRunning || request.run().empty()) {
+    AddNotices(warnings, *run, *response.mutable_diagnosis());
+  }
   return response;
 }
 

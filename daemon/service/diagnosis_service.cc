@@ -37,7 +37,7 @@ class WaitingDiagnose final : public grpc::ServerUnaryReactor, public LiveCall {
     const bool patient = !closing && std::chrono::steady_clock::now() < give_up_;
     // The run may be so new that its segment was not adopted yet.
     if (patient && (absl::IsNotFound(answer.status()) || (answer.ok() && !answer->step_consumed()))) return;
-    FinishOnce(answer.status(), answer.ok() ? &*answer : nullptr);
+    FinishOnce(WithWarnings(context_, answer.status()), answer.ok() ? &*answer : nullptr);
   }
 
   bool done() const override { return finished_; }
@@ -56,7 +56,7 @@ class WaitingDiagnose final : public grpc::ServerUnaryReactor, public LiveCall {
   absl::StatusOr<v1::DiagnoseResponse> Ask() {
     absl::StatusOr<ReaderPool::Lease> reader = context_.readers.Borrow();
     if (!reader.ok()) return reader.status();
-    return neuraldbg::Diagnose(**reader, caller_, request_);
+    return neuraldbg::Diagnose(**reader, caller_, request_, context_.CurrentWarnings());
   }
 
   // `answer` is moved into gRPC's response, which lives until Finish.

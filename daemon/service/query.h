@@ -6,9 +6,11 @@
 // what the store reports.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "daemon/model/daemon_warnings.h"
 #include "daemon/service/caller.h"
 #include "daemon/store/store.h"
 #include "neuraldbg/v1/diagnosis.pb.h"
@@ -22,8 +24,11 @@ namespace neuraldbg {
 // `name`: display name, or plain name for its newest launch; empty: the newest run that the caller sees.
 absl::StatusOr<StoredRun> ResolveRun(StoreReader& reader, const Caller& caller, const std::string& name);
 
+// What a query cannot read from the store: `warnings` are the daemon's own, none where there is no daemon.
+using Warnings = std::span<const DaemonWarning>;
+
 absl::StatusOr<v1::ListRunsResponse> ListRuns(StoreReader& reader, const Caller& caller,
-                                              const v1::ListRunsRequest& request);
+                                              const v1::ListRunsRequest& request, Warnings warnings = {});
 absl::StatusOr<v1::GetRunResponse> GetRun(StoreReader& reader, const Caller& caller, const v1::GetRunRequest& request);
 absl::StatusOr<v1::ListRanksResponse> ListRanks(StoreReader& reader, const Caller& caller,
                                                 const v1::ListRanksRequest& request);
@@ -38,9 +43,11 @@ absl::StatusOr<v1::HeatmapResponse> Heatmap(StoreReader& reader, const Caller& c
 absl::StatusOr<v1::ListEventsResponse> ListEvents(StoreReader& reader, const Caller& caller,
                                                   const v1::ListEventsRequest& request);
 
-// Does not wait: `wait_step` is the business of the service. step_consumed is set as of now.
+// Does not wait: `wait_step` is the business of the service. step_consumed is set as of now. That nothing is stored is
+// a notice where newer steps may be missing: of a run that goes on, and where the newest run is asked for, which may
+// not be stored at all.
 absl::StatusOr<v1::DiagnoseResponse> Diagnose(StoreReader& reader, const Caller& caller,
-                                              const v1::DiagnoseRequest& request);
+                                              const v1::DiagnoseRequest& request, Warnings warnings = {});
 absl::StatusOr<v1::GetCausalGraphResponse> GetCausalGraph(StoreReader& reader, const Caller& caller,
                                                           const v1::GetCausalGraphRequest& request);
 

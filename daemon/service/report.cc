@@ -1,7 +1,7 @@
 #include "daemon/service/report.h"
 
-#include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -19,10 +19,8 @@ namespace {
 
 constexpr std::size_t kLabelWidth = 9;
 // What a terminal shows at a glance; the JSON report has everything.
-constexpr int kIncidentsShown = 5;
 constexpr int kLinksShown = 6;
 constexpr int kEvidenceShown = 3;
-constexpr double kNotWorthReading = 0.01;  // would print as 0 %
 constexpr int kLinesOfASection = 5;
 
 // (Debian's abseil has a string_view of its own, which its string functions insist on.)
@@ -61,12 +59,12 @@ class TextReport {
   std::string text_;
 };
 
-std::string Number(double value) { return absl::StrFormat("%.4g", value); }
-
 std::string RankText(std::int32_t rank) { return rank < 0 ? "all ranks" : absl::StrCat("rank ", rank); }
 
 std::string Place(const v1::Hypothesis& hypothesis) {
-  const std::string& where = hypothesis.module().empty() ? hypothesis.site() : hypothesis.module();
+  std::string where = hypothesis.module().empty() ? hypothesis.site() : hypothesis.module();
+  // Where a process was last seen is no place of a fault; the evidence tells it.
+  if (hypothesis.kind() == v1::Hypothesis::RANK_DIED) where.clear();
   return absl::StrCat(v1::Hypothesis::Kind_Name(hypothesis.kind()), where.empty() ? "" : " in ", where, ", ",
                       RankText(hypothesis.rank()), ", step ", hypothesis.step());
 }
@@ -74,18 +72,16 @@ std::string Place(const v1::Hypothesis& hypothesis) {
 std::string EvidenceText(const v1::Evidence& evidence) {
   const v1::Expectation& expected = evidence.expected();
   const bool measured = !expected.statistic().empty() || expected.high() != expected.low();
-  if (!measured && !evidence.note().empty()) return evidence.note();
-  std::string text = absl::StrCat(evidence.site(), " at step ", evidence.step(), ": ", expected.statistic(),
-                                  expected.statistic().empty() ? "" : " ", Number(evidence.observed()), ", expected ",
-                                  Number(expected.low()));
-  if (expected.high() != expected.low()) absl::StrAppend(&text, " to ", Number(expected.high()));
+  if (!measured) return evidence.note();
+  std::string text = absl::StrCat(evidence.site(), evidence.site().empty() ? "at step " : " at step ", evidence.step(),
+                                  ": ", MeasurementText(evidence.observed(), expected));
   if (!evidence.note().empty()) absl::StrAppend(&text, ". ", evidence.note());
   return text;
 }
 
 std::string LinkText(const v1::ChainLink& link, bool first) {
-  std::string text = absl::StrCat(first ? "   " : "-> ", link.site(), " (", v1::TrainingStep::Phase_Name(link.phase()),
-                                  ", step ", link.step());
+  std::string text = absl::StrCat(first ? "" : "-> ", link.site(), link.site().empty() ? "(" : " (",
+                                  v1::TrainingStep::Phase_Name(link.phase()), ", step ", link.step());
   if (link.share() > 0) absl::StrAppend(&text, absl::StrFormat(", %.0f %%", 100 * link.share()));
   absl::StrAppend(&text, ")");
   if (!link.note().empty()) absl::StrAppend(&text, " ", link.note());
@@ -127,12 +123,8 @@ absl::string_view VerdictColor(v1::Diagnosis::Verdict verdict) {
 
 // The best hypothesis of each incident in full; the others of the incident are alternatives and stay in the JSON.
 void AppendIncidents(const v1::Diagnosis& diagnosis, TextReport& report) {
-  std::vector<std::uint32_t> shown;
   for (const v1::Hypothesis& hypothesis : diagnosis.hypotheses()) {
-    if (std::find(shown.begin(), shown.end(), hypothesis.incident()) != shown.end()) continue;
-    if (static_cast<int>(shown.size()) == kIncidentsShown) break;
-    if (!shown.empty() && hypothesis.confidence() < kNotWorthReading) continue;
-    shown.push_back(hypothesis.incident());
+    if (!hypothesis.in_summary()) continue;
     report.Line("Cause", absl::StrCat(Place(hypothesis),
                                       absl::StrFormat(" (confidence %.0f %%)", 100 * hypothesis.confidence())));
     AppendHypothesis(hypothesis, report);
@@ -179,10 +171,30 @@ absl::Status WriteFileAtomically(const std::filesystem::path& path, const std::s
 
 }  // namespace
 
+std::string NumberText(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "infinity" : "-infinity";
+  return absl::StrFormat("%.4g", value);
+}
+
+std::string RangeText(const v1::Expectation& expected) {
+  if (expected.low() == expected.high()) return NumberText(expected.low());
+  if (std::isinf(expected.high())) return absl::StrCat("at least ", NumberText(expected.low()));
+  return absl::StrCat(NumberText(expected.low()), " to ", NumberText(expected.high()));
+}
+
+std::string MeasurementText(double value, const v1::Expectation& expected) {
+  return absl::StrCat(expected.statistic(), expected.statistic().empty() ? "" : " ", NumberText(value), ", expected ",
+                      RangeText(expected));
+}
+
 std::string RenderReport(const v1::Diagnosis& diagnosis, const ReportStyle& style) {
   TextReport report(style);
   report.Line("Verdict", VerdictText(diagnosis), VerdictColor(diagnosis.verdict()));
   AppendIncidents(diagnosis, report);
+  if (diagnosis.has_step_consumed() && !diagnosis.step_consumed()) {
+    report.Line("Missing", "The step that was waited for did not arrive in time: this may not cover it.");
+  }
   if (diagnosis.hypotheses().empty()) report.Line("Next", VerdictAdvice(diagnosis.verdict()));
   for (int i = 0; i < diagnosis.notices_size() && i < kLinesOfASection; ++i) {
     const v1::Notice& notice = diagnosis.notices(i);

@@ -17,6 +17,11 @@ struct ReportStyle {
   bool color = false;
 };
 
+std::string NumberText(double value);
+// "rms 3.2, expected 0.1 to 0.5".
+std::string RangeText(const v1::Expectation& expected);
+std::string MeasurementText(double value, const v1::Expectation& expected);
+
 std::string RenderReport(const v1::Diagnosis& diagnosis, const ReportStyle& style = {});
 
 // The protobuf JSON mapping with defaults printed, one object; `pretty` adds line breaks and ends with a newline.

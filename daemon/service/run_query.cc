@@ -71,7 +71,7 @@ absl::StatusOr<StoredRun> ResolveRun(StoreReader& reader, const Caller& caller, 
 }
 
 absl::StatusOr<v1::ListRunsResponse> ListRuns(StoreReader& reader, const Caller& caller,
-                                              const v1::ListRunsRequest& request) {
+                                              const v1::ListRunsRequest& request, Warnings warnings) {
   const absl::StatusOr<std::uint64_t> offset = ParsePageToken(request.page_token());
   if (!offset.ok()) return offset.status();
   absl::StatusOr<std::vector<StoredRun>> runs = reader.ListRuns();
@@ -85,6 +85,8 @@ absl::StatusOr<v1::ListRunsResponse> ListRuns(StoreReader& reader, const Caller&
     *response.add_runs() = ToProto((*runs)[i], diagnosis.ok() ? diagnosis->verdict : Verdict::INCOMPLETE_DATA);
   }
   if (page.more) response.set_next_page_token(absl::StrCat(page.end));
+  if (*offset > 0) return response;
+  for (const DaemonWarning& warning : warnings) *response.add_warnings() = ToProto(warning);
   return response;
 }
 

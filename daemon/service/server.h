@@ -25,6 +25,7 @@ class Channel;
 
 namespace neuraldbg {
 
+class DaemonWarnings;
 class EventFeed;
 
 struct ServerOptions {
@@ -34,9 +35,10 @@ struct ServerOptions {
   std::function<absl::StatusOr<std::unique_ptr<StoreReader>>()> open_reader;
   // Tells waiting calls that something was committed; not owned, may be null (then they look again every 100 ms).
   EventFeed* feed = nullptr;
-  std::uint32_t daemon_uid = 0;             // sees every run, like root; default of main is geteuid()
-  std::vector<std::uint32_t> allowed_uids;  // further users that may connect over TCP; each sees its own runs
-  std::string token_file;                   // empty: connections of unknown users are refused
+  const DaemonWarnings* warnings = nullptr;  // what to tell every caller; not owned, may be null
+  std::uint32_t daemon_uid = 0;              // sees every run, like root; default of main is geteuid()
+  std::vector<std::uint32_t> allowed_uids;   // further users that may connect over TCP; each sees its own runs
+  std::string token_file;                    // empty: connections of unknown users are refused
   std::size_t readers_max = 4;
   std::size_t streams_max = 256;                // concurrent WatchEvents, WatchDiagnoses and waiting Diagnose calls
   std::chrono::milliseconds stall_max{60'000};  // a stream whose reader takes nothing for so long is cut off

@@ -8,7 +8,9 @@
 #include <latch>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "daemon/model/daemon_warnings.h"
 #include "daemon/service/live_calls.h"
 #include "daemon/service/peer_identity.h"
 #include "daemon/service/reader_pool.h"
@@ -22,6 +24,7 @@ struct ServiceContext {
       : policy(std::move(peers)),
         readers(std::move(options.open_reader), options.readers_max),
         feed(options.feed),
+        warnings(options.warnings),
         live(options.feed, options.streams_max),
         stall_max(options.stall_max) {}
 
@@ -29,8 +32,13 @@ struct ServiceContext {
   std::latch listening{1};
   ReaderPool readers;
   EventFeed* feed = nullptr;
+  const DaemonWarnings* warnings = nullptr;
   LiveCalls live;
   std::chrono::milliseconds stall_max;  // a stream whose reader takes nothing for so long is cut off
+
+  std::vector<DaemonWarning> CurrentWarnings() const {
+    return warnings == nullptr ? std::vector<DaemonWarning>() : warnings->Current();
+  }
 };
 
 std::unique_ptr<grpc::Service> MakeRunService(ServiceContext& context);

@@ -34,6 +34,48 @@ class FullDiskTest : public DaemonFixture {
     while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
     }
   }
+  // What neuraldbgctl prints, on both streams.
+  std::string Ask(const std::vector<std::string>& words) {
+    const std::string errors = shm() + "/../asked";
+    std::filesystem::remove(errors);
+    std::vector<std::string> command = {NEURALDBGCTL_PATH};
+    command.insert(command.end(), words.begin(), words.end());
+    command.insert(command.end(), {"--address", "unix:" + socket(), "--data-dir", data()});
+    ChildProcess ctl(command, errors, {"HOME=" + data(), "PATH=/usr/bin:/bin", "NEURALDBG_SHM_DIR=" + shm()});
+    std::string said = ctl.ReadAll();
+    ctl.Wait();
+    return said + ReadFile(errors);
+  }
+  // Since when, why, and what to do; and the question is answered all the same.
+  void ExpectSaidByEveryVerb() {
+    const std::string path = data() + "/neuraldbg.db is full";
+    const std::vector<std::pair<std::vector<std::string>, std::string>> questions = {
+        {{"status"}, "1 running"},
+        {{"status", "-o", "json"}, "NOT_STORING"},
+        {{"runs"}, "RUNNING"},
+        {{"runs", "-o", "json"}, "\"full\""},
+        {{"doctor"}, "answers at"},
+        {{"doctor", "-o", "json"}, "remedy"},
+        {{"diagnose", "full"}, "Verdict"},
+        {{"diagnose"}, "Verdict"},
+        {{"diagnose", "full", "-o", "json"}, "stepsSeen"},
+        {{"diagnose", "unknown"}, "There is no run"}};
+    for (const auto& [words, answer] : questions) {
+      const std::string said = Unwrapped(Ask(words));
+      for (const std::string& part :
+           {std::string("Nothing has been stored since 2"), path, std::string("Make room there"), answer}) {
+        EXPECT_NE(said.find(part), std::string::npos) << words.front() << " lacks '" << part << "': " << said;
+      }
+    }
+  }
+  static std::string Unwrapped(const std::string& text) {
+    std::string line;
+    for (const char c : text) {
+      const bool blank = c == ' ' || c == '\n';
+      if (!blank || (!line.empty() && line.back() != ' ')) line.push_back(blank ? ' ' : c);
+    }
+    return line;
+  }
   std::size_t TimesSaid(const std::string& text) const {
     const std::string log = errors();
     std::size_t times = 0;
@@ -53,6 +95,7 @@ TEST_F(FullDiskTest, IsSaidOnceAndNothingIsLostOnceThereIsRoom) {
   FillUp();
   Await("the refusal", [&] { return TimesSaid("the store refuses data") > 0; });
   EXPECT_EQ(producer->Wait(), 0) << "it fails if a record was dropped";
+  ExpectSaidByEveryVerb();
   {  // Several retries later it has still been said once, and the run has not ended.
     const auto reader = OpenStore();
     ASSERT_NE(reader, nullptr);
@@ -62,6 +105,10 @@ TEST_F(FullDiskTest, IsSaidOnceAndNothingIsLostOnceThereIsRoom) {
   AwaitRunState("full", RunState::kFinished);
   EXPECT_EQ(TimesSaid("the store refuses data"), 1u) << errors();
   EXPECT_EQ(TimesSaid("the store takes data again"), 1u) << errors();
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"status"}, {"doctor"}, {"diagnose"}}) {
+    EXPECT_EQ(Ask(words).find("Nothing has been stored"), std::string::npos) << "it is over";
+  }
 
   const auto reader = OpenStore();
   const StoredRank rank = reader->ListRanks(reader->FindRun("full")->id)->at(0);

@@ -10,6 +10,7 @@
 
 #include "daemon/service/convert.h"
 #include "daemon/service/report.h"
+#include "daemon/service/run_topology.h"
 #include "nlohmann/json.hpp"
 #include "tests/daemon/service/filled_store.h"
 
@@ -53,6 +54,72 @@ TEST_F(QueryTest, ListRuns_ShowsACallerItsOwnRunsAndTheAdminAll) {
   EXPECT_THAT(RunNames(*ListRuns(*reader_, kAdmin, {})), ElementsAre("gpt#2", "gpt", "other"));
   EXPECT_THAT(RunNames(*ListRuns(*reader_, kUser, {})), ElementsAre("gpt#2", "gpt"));
   EXPECT_THAT(RunNames(*ListRuns(*reader_, kOther, {})), ElementsAre("other"));
+}
+
+DaemonWarning FullDisk() {
+  return {DaemonWarning::Kind::kNotStoring, 1'700'000'000'000'000'000, "Nothing has been stored since then.",
+          "Make room."};
+}
+
+TEST_F(QueryTest, ListRuns_SaysOnItsFirstPageWhatKeepsTheDaemonFromRecording) {
+  const DaemonWarning warnings[] = {FullDisk()};
+  v1::ListRunsRequest request;
+  request.set_page_size(2);
+  const auto first = ListRuns(*reader_, kAdmin, request, warnings);
+  ASSERT_EQ(first->warnings_size(), 1);
+  EXPECT_EQ(first->warnings(0).kind(), v1::DaemonWarning::NOT_STORING);
+  EXPECT_EQ(first->warnings(0).since().seconds(), 1'700'000'000);
+  EXPECT_EQ(first->warnings(0).remedy(), "Make room.");
+  request.set_page_token(first->next_page_token());
+  EXPECT_EQ(ListRuns(*reader_, kAdmin, request, warnings)->warnings_size(), 0) << "pages are merged";
+}
+
+TEST_F(QueryTest, Diagnose_SaysThatNothingIsStoredWhereItMatters) {
+  const DaemonWarning warnings[] = {FullDisk()};
+  const auto notices = [&](const std::string& run) {
+    return Diagnose(*reader_, kAdmin, ForRun<v1::DiagnoseRequest>(run), warnings)->diagnosis().notices();
+  };
+  ASSERT_EQ(notices("gpt#2").size(), 1) << "it goes on";
+  EXPECT_THAT(notices("gpt#2")[0].text(), HasSubstr("Nothing has been stored"));
+  EXPECT_THAT(notices("gpt#2")[0].text(), HasSubstr("Make room."));
+  EXPECT_EQ(notices("gpt#1").size(), 0) << "it is stored to its end";
+  filled_.EndRun();
+  EXPECT_EQ(notices("gpt#2").size(), 0);
+  EXPECT_EQ(notices("").size(), 1) << "the newest run may be one that is not stored";
+}
+
+TEST_F(QueryTest, Diagnose_SaysInTheDiagnosisItselfWhetherTheStepWentIn) {
+  v1::DiagnoseRequest request = ForRun<v1::DiagnoseRequest>("gpt#2");
+  EXPECT_FALSE(Diagnose(*reader_, kAdmin, request)->diagnosis().has_step_consumed()) << "nobody waited";
+  request.set_wait_step(0);
+  EXPECT_THAT(ToJson(Diagnose(*reader_, kAdmin, request)->diagnosis()), HasSubstr("\"stepConsumed\": true"));
+  request.set_wait_step(1000);
+  EXPECT_THAT(ToJson(Diagnose(*reader_, kAdmin, request)->diagnosis()), HasSubstr("\"stepConsumed\": false"));
+}
+
+TEST_F(QueryTest, Diagnose_MarksTheCausesThatAreWorthReading) {
+  const auto cause = [](std::uint32_t incident, double confidence) {
+    Hypothesis hypothesis;
+    hypothesis.incident = incident;
+    hypothesis.confidence = confidence;
+    return hypothesis;
+  };
+  const auto marked = [&](std::vector<Hypothesis> hypotheses) {
+    const absl::StatusOr<StoredRun> run = reader_->FindRun("gpt");
+    absl::StatusOr<RunTopology> topology = RunTopology::Load(*reader_, *run);
+    Diagnosis diagnosis;
+    diagnosis.hypotheses = std::move(hypotheses);
+    std::vector<int> positions;
+    const v1::Diagnosis message = ToProto(diagnosis, *run, *topology);
+    for (int i = 0; i < message.hypotheses_size(); ++i) {
+      if (message.hypotheses(i).in_summary()) positions.push_back(i);
+    }
+    return positions;
+  };
+  EXPECT_THAT(marked({cause(0, 0.001)}), ElementsAre(0)) << "the leading one always";
+  EXPECT_THAT(marked({cause(1, 0.9), cause(1, 0.5), cause(0, 0.009), cause(2, 0.01)}), ElementsAre(0, 3));
+  EXPECT_THAT(marked({cause(0, 1), cause(1, 1), cause(2, 1), cause(3, 1), cause(4, 1), cause(5, 1)}),
+              ElementsAre(0, 1, 2, 3, 4));
 }
 
 TEST_F(QueryTest, ListRuns_PagesUntilTheTokenIsAbsent) {
@@ -132,9 +199,9 @@ TEST_F(QueryTest, Diagnose_NamesSitesOfTheRankAndPrintsEveryField) {
                                                     "stepsSeen", "ranksSeen"}));
   EXPECT_EQ(diagnosis["verdict"], "FAULT");
   const json& hypothesis = diagnosis["hypotheses"][0];
-  EXPECT_EQ(Keys(hypothesis),
-            std::set<std::string>({"incident", "kind", "module", "site", "rank", "step", "detectedAtStep", "phase",
-                                   "confidence", "summary", "evidence", "chain", "equivalents", "remedy"}));
+  EXPECT_EQ(Keys(hypothesis), std::set<std::string>({"incident", "kind", "module", "site", "rank", "step",
+                                                     "detectedAtStep", "phase", "confidence", "summary", "evidence",
+                                                     "chain", "equivalents", "remedy", "inSummary"}));
   EXPECT_EQ(hypothesis["site"], "loss");
   EXPECT_EQ(hypothesis["rank"], -1);
   EXPECT_EQ(hypothesis["module"], "");
