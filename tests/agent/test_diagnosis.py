@@ -40,6 +40,7 @@ MESSAGE = {
             "chain": [{"site": "loss", "module": "", "step": 41, "phase": "LOSS", "share": 1.0, "note": "NaN"}],
             "equivalents": [],
             "remedy": "Look at the mask.",
+            "inSummary": True,
         }
     ],
     "notices": [{"step": 3, "rank": 0, "kind": "LOSS_PLATEAU", "module": "", "text": "flat"}],
@@ -71,11 +72,67 @@ def test_the_message_becomes_an_object() -> None:
     assert lines[1].startswith("Cause    NONFINITE_FORWARD in blocks.3.attn, all ranks, step ")
 
 
+def test_the_daemon_decides_which_causes_are_printed() -> None:
+    likely, unlikely = MESSAGE["hypotheses"][0], {**MESSAGE["hypotheses"][0], "incident": 1, "inSummary": False}
+    report = diagnosis.parse({**MESSAGE, "hypotheses": [unlikely, likely]}, "x")
+    assert len(report.hypotheses) == 2 and str(report).count("Cause") == 1
+
+
+def test_a_step_that_was_not_consumed_is_said() -> None:
+    assert diagnosis.parse(MESSAGE, "x").step_consumed is None
+    assert "Missing" not in str(diagnosis.parse({**MESSAGE, "stepConsumed": True}, "x"))
+    report = diagnosis.parse({**MESSAGE, "stepConsumed": False}, "x")
+    assert report.step_consumed is False and "may not cover it" in str(report)
+
+
+def test_sentences_have_no_empty_places() -> None:
+    placeless = {
+        **MESSAGE["hypotheses"][0],
+        "kind": "UPDATE_LOST",
+        "module": "",
+        "site": "",
+        "evidence": [{"site": "", "step": 3, "observed": 0.0, "expected": {}, "note": "It stands still."}],
+    }
+    spot = {"site": "", "rank": 0, "step": 2, "text": "It is silent."}
+    text = str(diagnosis.parse({**MESSAGE, "hypotheses": [placeless], "blindSpots": [spot]}, "x"))
+    for broken in (" in ,", "in  ", " : ", ":  "):
+        assert broken not in text, text
+    assert not any(line[9:].startswith((":", " ")) for line in text.splitlines()), text
+
+
+@pytest.mark.parametrize(
+    ("environment", "why", "advice"),
+    [
+        ({"NEURALDBG_ENABLED": "0"}, "switched off", "unset NEURALDBG_ENABLED"),
+        ({"NEURALDBG_SHM_DIR": "/nonexistent"}, "/nonexistent", "neuraldbgctl doctor"),
+    ],
+)
+def test_a_session_that_observes_nothing_says_why_and_what_to_do(
+    environment: dict[str, str], why: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with neuraldbg.attach(torch.nn.Linear(2, 2), run="absent", daemon="none") as session:
+        report = session.diagnose()
+    assert not session.enabled and report.verdict == "INCOMPLETE_DATA"
+    assert why in report.error and advice in report.advice and advice in str(report)
+    assert "start neuraldbgd" not in str(report)
+
+
+def test_before_the_first_step_there_is_nothing_to_start() -> None:
+    with neuraldbg.attach(torch.nn.Linear(2, 2), run="early", daemon="none") as session:
+        text = str(session.diagnose())
+    assert "no step was observed" in text and "optimizer.step()" in text and "start neuraldbgd" not in text
+
+
 @pytest.mark.parametrize(
     ("script", "word"),
     [
         ("echo 'connection refused' >&2; exit 3", "connection refused"),
         ("exit 4", "ended with 4"),
+        ("echo 'no daemon answers at x' >&2; exit 4", "start neuraldbgd"),
+        ("echo 'no such run' >&2; exit 4", "neuraldbgctl doctor"),
+        ("echo 'NEURALDBG_ADDRESS: nonsense' >&2; exit 2", "correct the setting"),
         ("echo nonsense; exit 0", "printed no diagnosis"),
         ("exec sleep 30", "did not answer"),
     ],
@@ -87,7 +144,7 @@ def test_no_answer_is_never_healthy(script: str, word: str, tmp_path: Path, monk
     monkeypatch.setattr(diagnosis.daemon, "binary", lambda name: str(client))
     monkeypatch.setattr(diagnosis, "_GRACE_SECONDS", 0.5)
     report = diagnosis.diagnose("x", 3, 0.5, "unix:/nonexistent", str(tmp_path))
-    assert report.verdict == "INCOMPLETE_DATA" and word in report.error and word in str(report)
+    assert report.verdict == "INCOMPLETE_DATA" and report.error and report.advice and word in str(report)
 
 
 def test_the_client_is_asked_for_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from neuraldbg import config as configuration
 from neuraldbg import daemon as daemon_process
 from neuraldbg import identity
+from neuraldbg.diagnosis import Report
 from neuraldbg.session import Session
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def attach(
         raise ValueError(f"start_step must not be negative, not {start_step}")
     config = configuration.load(run, daemon)
     if not config.enabled:
-        return Session(config, rank or 0, None)
+        why = "the agent is switched off (NEURALDBG_ENABLED)"
+        return Session(config, rank or 0, None, _absence(config, why, "unset NEURALDBG_ENABLED, then run again"))
     who = identity.resolve(config, rank, world_size)
     try:
         # Not at the top: this loads the native library, and a package without it must still import.
@@ -74,9 +76,15 @@ def attach(
     except Exception as error:
         logger.warning("neuraldbg: the run is not observed: %s", error)
         logger.debug("neuraldbg: attach failed", exc_info=True)
-        return Session(config, who.rank, None)
+        why = f"the run is not observed: {error}"
+        return Session(config, who.rank, None, _absence(config, why, "run neuraldbgctl doctor, then the job again"))
     daemon_process.ensure_running(config)
     return Session(config, who.rank, attachment)
+
+
+def _absence(config: configuration.Config, why: str, advice: str) -> Report:
+    """What session.diagnose() answers where nothing is observed. No daemon could know more."""
+    return Report(config.run, "INCOMPLETE_DATA", error=why, advice=advice)
 
 
 def _models(model: Any) -> list[tuple[str, nn.Module]]:

@@ -18,7 +18,14 @@ from neuraldbg import daemon
 # HEALTHY, FAULT, UNSURE or INCOMPLETE_DATA: the exit codes with which the client prints a diagnosis.
 _EXIT_CODES_WITH_DIAGNOSIS = (0, 1, 5)
 _GRACE_SECONDS = 5.0  # for the client itself to start and print, beyond the time that it may wait for the daemon
-_NOT_WORTH_READING = 0.01  # would print as 0 %
+_NO_DAEMON = "no daemon answers"  # as neuraldbgctl says it
+_DOCTOR = "run neuraldbgctl doctor: it checks shared memory, daemon and store one by one"
+# What to do about an exit code of neuraldbgctl that brings no diagnosis.
+_ADVICE = {
+    2: "correct the setting that is named",
+    3: 'start neuraldbgd (or attach with daemon="auto"), then run neuraldbgctl diagnose',
+    4: _DOCTOR,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,11 +92,15 @@ class Hypothesis:
     evidence: tuple[Evidence, ...]
     chain: tuple[ChainLink, ...]
     equivalents: tuple[str, ...]
+    in_summary: bool  # worth printing: the daemon decides, for every printer alike
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A diagnosis. `error` says why there is none; the verdict is then INCOMPLETE_DATA, never HEALTHY."""
+    """A diagnosis. `error` says why there is none, `advice` what to do; the verdict is then INCOMPLETE_DATA.
+
+    `step_consumed`: the last step went into it; None where none was waited for.
+    """
 
     run: str
     verdict: str
@@ -99,7 +110,9 @@ class Report:
     warm: bool = False
     steps_seen: int = 0
     ranks_seen: tuple[int, ...] = ()
+    step_consumed: bool | None = None
     error: str = ""
+    advice: str = ""
     message: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
@@ -112,38 +125,44 @@ class Report:
         unready = "" if self.warm or self.error else ", baselines not ready"
         lines = [f"Verdict  {self.verdict}  run {self.run}, {self.steps_seen} steps{unready}"]
         if self.error:
-            return "\n".join(
-                [*lines, f"Why      {self.error}", "Next     start neuraldbgd, then neuraldbgctl diagnose"]
-            )
-        shown: set[int] = set()
+            return "\n".join([*lines, f"Why      {self.error}", f"Next     {self.advice or _DOCTOR}"])
+        if self.step_consumed is False:
+            lines.append("Missing  The last step did not arrive in time: this may not cover it.")
         for hypothesis in self.hypotheses:
-            if hypothesis.incident in shown or (shown and hypothesis.confidence < _NOT_WORTH_READING):
+            if not hypothesis.in_summary:
                 continue
-            shown.add(hypothesis.incident)
-            place = hypothesis.module or hypothesis.phase
+            # Where a process was last seen is no place of a fault; the evidence tells it.
+            place = "" if hypothesis.kind == "RANK_DIED" else hypothesis.module or hypothesis.site
+            where = f" in {place}" if place else ""
             whose = "all ranks" if hypothesis.rank < 0 else f"rank {hypothesis.rank}"
             lines.append(
-                f"Cause    {hypothesis.kind} in {place}, {whose}, step {hypothesis.step}"
+                f"Cause    {hypothesis.kind}{where}, {whose}, step {hypothesis.step}"
                 f" (confidence {hypothesis.confidence:.0%})"
             )
             lines.append(f"Why      {hypothesis.summary}")
             lines.extend(
-                f"         {evidence.site}: {evidence.note}" for evidence in hypothesis.evidence if evidence.note
+                f"         {_behind(evidence.site, evidence.note)}" for evidence in hypothesis.evidence if evidence.note
             )
             if hypothesis.equivalents:
                 lines.append(f"         not to be told apart from: {', '.join(hypothesis.equivalents)}")
             if hypothesis.remedy:
                 lines.append(f"Next     {hypothesis.remedy}")
         lines.extend(f"Notice   {notice.text}" for notice in self.notices)
-        lines.extend(f"Blind    {spot.site}: {spot.text}" for spot in self.blind_spots)
+        lines.extend(f"Blind    {_behind(spot.site, spot.text)}" for spot in self.blind_spots)
         return "\n".join(lines)
+
+
+def _behind(site: str, text: str) -> str:
+    """The text, behind the name of its site where it has one."""
+    return f"{site}: {text}" if site else text
 
 
 def diagnose(run: str, step: int | None, timeout: float, address: str, data_directory: str) -> Report:
     """Asks the daemon, which answers once it has consumed `step` or `timeout` seconds are over. Never raises."""
     client = daemon.binary("neuraldbgctl")
     if client is None:
-        return Report(run, "INCOMPLETE_DATA", error="neuraldbgctl is not installed")
+        advice = "install neuraldbgd again, in this environment: neuraldbgctl comes with it"
+        return Report(run, "INCOMPLETE_DATA", error="neuraldbgctl is not installed", advice=advice)
     command = [client, "diagnose", run, "-o", "json", "--timeout", f"{timeout:g}"]
     if step is not None:
         command += ["--wait-step", str(step)]
@@ -158,14 +177,16 @@ def diagnose(run: str, step: int | None, timeout: float, address: str, data_dire
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Report(run, "INCOMPLETE_DATA", error=f"neuraldbgctl did not answer: {error}")
+        return Report(run, "INCOMPLETE_DATA", error=f"neuraldbgctl did not answer: {error}", advice=_DOCTOR)
     if done.returncode not in _EXIT_CODES_WITH_DIAGNOSIS:
         text = done.stderr.decode("utf-8", "replace").strip() or f"neuraldbgctl ended with {done.returncode}"
-        return Report(run, "INCOMPLETE_DATA", error=text)
+        advice = _ADVICE[3] if _NO_DAEMON in text else _ADVICE.get(done.returncode, _DOCTOR)
+        return Report(run, "INCOMPLETE_DATA", error=" ".join(text.splitlines()), advice=advice)
     try:
         return parse(json.loads(done.stdout), run)
     except (ValueError, TypeError, AttributeError) as error:
-        return Report(run, "INCOMPLETE_DATA", error=f"neuraldbgctl printed no diagnosis: {error}")
+        advice = "install neuraldbgd again: its parts are of different releases"
+        return Report(run, "INCOMPLETE_DATA", error=f"neuraldbgctl printed no diagnosis: {error}", advice=advice)
 
 
 def parse(message: dict[str, Any], run: str) -> Report:
@@ -186,6 +207,7 @@ def parse(message: dict[str, Any], run: str) -> Report:
         warm=bool(message.get("warm", False)),
         steps_seen=_int(message, "stepsSeen"),
         ranks_seen=tuple(int(rank) for rank in message.get("ranksSeen", ())),
+        step_consumed=None if "stepConsumed" not in message else bool(message["stepConsumed"]),
         message=message,
     )
 
@@ -216,6 +238,7 @@ def _hypothesis(message: dict[str, Any]) -> Hypothesis:
             for one in message.get("chain", ())
         ),
         equivalents=tuple(str(one) for one in message.get("equivalents", ())),
+        in_summary=bool(message.get("inSummary", False)),
     )
 
 

@@ -43,14 +43,17 @@ class SessionStatus:
 class Session:
     """Observes until detach() or the end of the `with` block. No method but the constructor's caller ever raises.
 
-    A session whose agent could not start is disabled: every method is then a no-op.
+    A session whose agent could not start is disabled: every method is then a no-op, and diagnose() gives `absence`.
     """
 
-    def __init__(self, config: Config, rank: int, attachment: Attachment | None) -> None:
+    def __init__(
+        self, config: Config, rank: int, attachment: Attachment | None, absence: diagnosis.Report | None = None
+    ) -> None:
         self.run = config.run
         self.rank = rank
         self._config = config
         self._attachment = attachment
+        self._absence = absence
         self._pid = os.getpid()
         self._last: SessionStatus | None = None
         self._last_step: int | None = None
@@ -128,10 +131,18 @@ class Session:
 
     def diagnose(self, timeout: float = 10) -> diagnosis.Report:
         """The daemon's diagnosis once it has consumed the last step; waits at most `timeout` seconds."""
+        if self._absence is not None:
+            return self._absence
         begin = time.monotonic()
         step = self._attachment.last_step if self._attachment is not None else self._last_step
         if step is None:
-            return diagnosis.Report(self.run, "INCOMPLETE_DATA", error="no step was observed")
+            return diagnosis.Report(
+                self.run,
+                "INCOMPLETE_DATA",
+                error="no step was observed",
+                advice="ask after the first optimizer.step(), or session.step() where there is no optimizer;"
+                " pass attach() the model that is trained",
+            )
         remaining = max(0.0, timeout - (time.monotonic() - begin))
         return diagnosis.diagnose(self.run, step, remaining, self._config.address, str(self._config.data_directory))
 
