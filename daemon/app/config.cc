@@ -121,10 +121,10 @@ absl::Status CheckSupported(const ConfigLayer& layer) {
 
 absl::Status Validate(const Config& config) {
   for (const std::string& address : config.grpc) {
-    if (const absl::Status status = CheckGrpc(address); !status.ok()) return status;
+    if (absl::Status status = CheckGrpc(address); !status.ok()) return status;
   }
   if (config.http) {
-    if (const absl::Status status = CheckHostPort(*config.http, "--http"); !status.ok()) return status;
+    if (absl::Status status = CheckHostPort(*config.http, "--http"); !status.ok()) return status;
   }
   if (config.exit_when_idle_s && !(*config.exit_when_idle_s >= 0 && *config.exit_when_idle_s <= kIdleSecondsMax)) {
     return absl::InvalidArgumentError("--exit-when-idle must be a number of seconds that is not negative.");

@@ -82,8 +82,8 @@ ExitCode RunVerb(const Arguments& arguments, Output& output) {
 ExitCode RunMain(const std::vector<std::string>& command_line) {
   absl::StatusOr<ParsedArguments> parsed = ParseArguments(command_line);
   if (!parsed.ok()) return Fail(parsed.status());
-  if (parsed->print) {
-    std::cout << *parsed->print;
+  if (const std::optional<std::string>& print = parsed->print) {
+    std::cout << *print;
     return kExitSuccess;
   }
   Arguments& arguments = parsed->arguments;

@@ -33,7 +33,7 @@ bool SomebodyAnswers(const std::string& path) {
 absl::Status MakePrivateDirectories(const std::filesystem::path& directory) {
   std::error_code error;
   if (directory.empty() || std::filesystem::is_directory(directory, error)) return absl::OkStatus();
-  const absl::Status parent = MakePrivateDirectories(directory.parent_path());
+  absl::Status parent = MakePrivateDirectories(directory.parent_path());
   if (!parent.ok()) return parent;
   if (mkdir(directory.c_str(), S_IRWXU) == 0 || errno == EEXIST) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -75,7 +75,7 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
 }
 
 absl::Status PrepareUnixSocket(const std::string& path) {
-  const absl::Status made = MakePrivateDirectories(std::filesystem::path(path).parent_path());
+  absl::Status made = MakePrivateDirectories(std::filesystem::path(path).parent_path());
   if (!made.ok()) return made;
   struct stat status{};
   if (lstat(path.c_str(), &status) != 0) return absl::OkStatus();
