@@ -143,7 +143,7 @@ std::size_t IngestLoop::TurnAll(Clock::time_point now) {
 }
 
 void IngestLoop::PutAwaitingFirst() {
-  if (!store_failing_) return;
+  if (store_failing_since_ns_ == 0) return;
   std::stable_partition(drivers_.begin(), drivers_.end(), [](const auto& driver) { return driver->awaiting_store(); });
 }
 
