@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <unordered_map>
 
 namespace neuraldbg {
 namespace {
@@ -142,6 +143,10 @@ void SiteGraph::AddSites(const Topology& topology) {
 
 void SiteGraph::AddTwins(const Topology& topology) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> owned;
+  std::unordered_multimap<std::string_view, std::uint32_t> runs;
+  for (std::uint32_t i = 0; i < node_count(); ++i) {
+    if (nodes_[i].role == SiteRole::kOutput) runs.emplace(nodes_[i].module, i);
+  }
   for (std::uint32_t id = 0; id < topology.sites.size(); ++id) {
     const SiteEntry& site = topology.sites[id];
     SiteUse twin = use(site.twin);
@@ -160,6 +165,9 @@ void SiteGraph::AddTwins(const Topology& topology) {
       if (twin.kind == Kind::kForward) {
         parameter.node = twin.index;
         owned.emplace_back(twin.index, index);
+        // Every run of a module that runs several times in a pass uses its weights.
+        const auto [begin, end] = runs.equal_range(nodes_[twin.index].module);
+        for (auto run = begin; run != end; ++run) owned.emplace_back(run->second, index);
       }
       parameters_.push_back(std::move(parameter));
     }

@@ -57,6 +57,16 @@ TEST(SiteGraph, GlueAndMergeBelongToTheirOwner) {
   EXPECT_EQ(graph.nodes()[2].kind, "");
 }
 
+TEST(SiteGraph, EveryRunOfAModuleHasItsWeights) {
+  SyntheticRun run(2);
+  run.topology.sites[3].module = run.topology.sites[2].module;  // a1 is a second run of l1
+  const SiteGraph graph(run.topology);
+  EXPECT_THAT(List(graph.parameters_of(3)), ElementsAre(2U, 3U));
+  EXPECT_FALSE(graph.nodes()[3].activation);
+  EXPECT_THAT(List(graph.parameters_of(2)), ElementsAre(2U, 3U));
+  EXPECT_THAT(List(graph.parameters_of(0)), ElementsAre(0U, 1U)) << "modules of other names keep theirs";
+}
+
 TEST(SiteGraph, HostileManifestMakesNoEdgesOutOfNothing) {
   SyntheticRun run(2);
   run.topology.edges.push_back({99999, 1});
