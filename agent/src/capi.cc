@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "agent/src/rank_session.h"
@@ -187,6 +188,11 @@ uint32_t ndbg_session_update_site(int32_t session, uint32_t id, const ndbg_site*
   } catch (...) {
     return neuraldbg::kNoSite;
   }
+}
+
+uint32_t ndbg_session_calls(int32_t session, uint32_t slot, uint32_t forward, const uint32_t* sites, uint32_t count) {
+  const SessionUse use(session);
+  return use && sites != nullptr && use->SetCalls(slot, forward, {sites, count}) ? 1 : 0;
 }
 
 void ndbg_session_add_edge(int32_t session, uint32_t producer, uint32_t consumer) {

@@ -62,6 +62,12 @@ typedef struct {
 // covered_by …).
 NDBG_EXPORT uint32_t ndbg_session_add_site(int32_t session, const ndbg_site* site);
 NDBG_EXPORT uint32_t ndbg_session_update_site(int32_t session, uint32_t id, const ndbg_site* site);
+// Calls of a module that runs several times in one forward pass: the n-th call of `slot` (a site's id) reports as
+// sites[n], 0xffffffff meaning not at all. `forward`: for gradients the slot of the forward sites, announced before;
+// else 0xffffffff, and 0xfffffffe in their list marks a call that gets no gradient. At most 16 sites. Returns 0 when an
+// argument is wrong.
+NDBG_EXPORT uint32_t ndbg_session_calls(int32_t session, uint32_t slot, uint32_t forward, const uint32_t* sites,
+                                        uint32_t count);
 NDBG_EXPORT void ndbg_session_add_edge(int32_t session, uint32_t producer, uint32_t consumer);
 NDBG_EXPORT void ndbg_session_add_sink(int32_t session, uint32_t site);
 NDBG_EXPORT void ndbg_session_add_mark(int32_t session, uint64_t step, const char* text);

@@ -15,7 +15,8 @@ namespace neuraldbg {
 struct RankSession::SiteState {
   std::atomic<std::uint32_t> reading{0};  // SiteReading without the group, packed
   std::atomic<std::uint32_t> optimizer_group{kNoSite};
-  std::atomic<std::uint64_t> calls{0};  // epoch << 16 | calls of the site in it
+  std::atomic<std::uint64_t> calls{0};          // epoch << 16 | calls of the site in it
+  std::atomic<CallTable*> call_table{nullptr};  // of modules that run several times in a pass
 
   void Set(const SiteReading& value) noexcept {
     optimizer_group.store(value.optimizer_group, std::memory_order_relaxed);
@@ -103,6 +104,28 @@ bool RankSession::UpdateSite(SiteEntry entry, const SiteReading& reading) noexce
   return true;
 }
 
+bool RankSession::SetCalls(std::uint32_t slot, std::uint32_t forward, std::span<const std::uint32_t> sites) noexcept
+    try {
+  const std::lock_guard lock(sites_mutex_);
+  if (!Exists(slot) || sites.empty() || sites.size() > kMaxCalls) return false;
+  CallTable* of_forward = nullptr;
+  if (forward != kNoSite) {
+    if (!Exists(forward)) return false;
+    of_forward = sites_[forward].call_table.load(std::memory_order_acquire);
+    if (of_forward == nullptr) return false;
+  }
+  for (const std::uint32_t site : sites) {
+    const bool is_site = site != kNoSite && (of_forward == nullptr || site != kNoGradient);
+    if (is_site && !Exists(site)) return false;
+  }
+  call_tables_.push_back(std::make_unique<CallTable>(sites, of_forward));
+  // Pairs with the acquire load in SiteOfCall.
+  sites_[slot].call_table.store(call_tables_.back().get(), std::memory_order_release);
+  return true;
+} catch (...) {
+  return false;
+}
+
 void RankSession::Ready(bool graph_exact, std::uint32_t planned_sites, std::uint32_t parameters) noexcept {
   const std::lock_guard lock(sites_mutex_);
   run_.graph_exact = graph_exact;
@@ -115,6 +138,7 @@ void RankSession::Ready(bool graph_exact, std::uint32_t planned_sites, std::uint
 void RankSession::SetContext(bool training, bool grad_mode, std::uint32_t microbatch) noexcept {
   training_.store(training, std::memory_order_relaxed);
   grad_mode_.store(grad_mode, std::memory_order_relaxed);
+  pass_.fetch_add(1, std::memory_order_relaxed);
   if (microbatch_.exchange(microbatch, std::memory_order_relaxed) != microbatch) {
     epoch_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -127,6 +151,11 @@ std::uint16_t RankSession::NextCall(SiteState& site) noexcept {
   const std::uint64_t call = (calls ^ epoch) >> 16 == 0 ? (calls & 0xffff) : 0;
   site.calls.store(epoch | (call < 0xffff ? call + 1 : call), std::memory_order_relaxed);
   return static_cast<std::uint16_t>(call);
+}
+
+std::uint32_t RankSession::SiteOfCall(std::uint32_t slot) noexcept {
+  CallTable* table = sites_[slot].call_table.load(std::memory_order_acquire);
+  return table == nullptr ? slot : table->Next(pass_.load(std::memory_order_relaxed));
 }
 
 bool RankSession::Emit(std::uint32_t site, Record& record) noexcept {
@@ -155,6 +184,8 @@ void RankSession::CountNonfinite(std::uint64_t elements) noexcept {
 
 void RankSession::ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind) noexcept {
   if (!Exists(site)) return;
+  site = SiteOfCall(site);
+  if (site == kNoSite) return;
   TensorStatistics statistics;
   if (!ComputeStatistics(view, sites_[site].Get().options, statistics)) return SkipTensor();
   Record record{};
@@ -217,6 +248,7 @@ std::uint64_t RankSession::EndStep(std::uint32_t site, Record& record) noexcept 
   nonfinite_this_step_.store(0, std::memory_order_relaxed);
   microbatch_.store(0, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_relaxed);
+  pass_.fetch_add(1, std::memory_order_relaxed);
   step_.store(closed + 1, std::memory_order_relaxed);
   return closed;
 }

@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "agent/src/call_table.h"
 #include "agent/src/heartbeat.h"
 #include "agent/src/loss_statistics.h"
 #include "agent/src/packing.h"
@@ -57,6 +59,11 @@ class RankSession {
   // The site's id, or kNoSite when tables or manifest are full.
   std::uint32_t AddSite(SiteEntry entry, const SiteReading& reading) noexcept;
   bool UpdateSite(SiteEntry entry, const SiteReading& reading) noexcept;
+  // The n-th call of `slot` within a forward pass reports as sites[n] (kNoSite: not at all). For a gradient `forward`
+  // names the slot whose calls these are the gradients of, and they come in reverse (kNoGradient where none comes);
+  // kNoSite for forward slots. A call beyond the last one starts again from the first. At most kMaxCalls sites; once
+  // per slot.
+  bool SetCalls(std::uint32_t slot, std::uint32_t forward, std::span<const std::uint32_t> sites) noexcept;
   void Append(const ManifestEntry& entry) noexcept { (void)writer_->manifest().Append(entry); }
   void Ready(bool graph_exact, std::uint32_t planned_sites, std::uint32_t parameters) noexcept;
 
@@ -94,6 +101,7 @@ class RankSession {
   RankSession(std::unique_ptr<SegmentWriter> writer, RunEntry run, std::uint32_t site_capacity);
   bool Exists(std::uint32_t site) const noexcept { return site < site_count_.load(std::memory_order_acquire); }
   std::uint16_t NextCall(SiteState& site) noexcept;
+  std::uint32_t SiteOfCall(std::uint32_t slot) noexcept;
   void CountNonfinite(std::uint64_t elements) noexcept;
 
   std::unique_ptr<SegmentWriter> writer_;
@@ -105,6 +113,7 @@ class RankSession {
   std::uint32_t site_capacity_;  // drop counters of the segment: a record of a further site could not be accounted for
   std::unique_ptr<SiteState[]> sites_;
   std::atomic<std::uint32_t> site_count_{0};
+  std::vector<std::unique_ptr<CallTable>> call_tables_;  // guarded by sites_mutex_; the tables live as long as this
 
   std::atomic<bool> armed_{true};
   std::atomic<bool> training_{true};
@@ -112,6 +121,7 @@ class RankSession {
   std::atomic<std::uint32_t> microbatch_{0};
   std::atomic<std::uint64_t> step_{0};
   std::atomic<std::uint64_t> epoch_{1};  // changes with step and micro-batch; calls of a site are counted within one
+  std::atomic<std::uint64_t> pass_{1};   // changes with every forward pass that is announced, evaluation included
 
   std::atomic<std::uint64_t> agent_ns_{0};  // since attach
   std::uint64_t agent_ns_at_step_ = 0;      // only EndStep touches it

@@ -2,6 +2,7 @@
 // SegmentReader on the other.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <thread>
@@ -47,6 +48,60 @@ TEST(Session, Records_ArriveWithTheirContext) {
   EXPECT_EQ(contents.records[2].flags, kFlagRequiresGrad);
   EXPECT_EQ(contents.records[3].phase, Phase::kBackward);
   EXPECT_EQ(contents.records[3].site, second);
+  ndbg_session_destroy(session);
+}
+
+struct Calls {
+  std::uint32_t first, glue, second;
+};
+
+// Sites of a module that runs twice in a pass, `glue` being the input of its second run.
+Calls AddCalls(std::int32_t session, const char* name, Phase phase) {
+  const ndbg_site site = Site(name, SiteRole::kOutput, phase);
+  const std::uint32_t first = ndbg_session_add_site(session, &site);
+  const std::uint32_t glue = ndbg_session_add_site(session, &site);
+  return {first, glue, ndbg_session_add_site(session, &site)};
+}
+
+TEST(Session, Calls_OfOnePassReportAsSitesOfTheirOwn) {
+  const ScratchDirectory directory;
+  const std::int32_t session = CreateIn(directory.path());
+  const Calls forward = AddCalls(session, "m", Phase::kForward), backward = AddCalls(session, "g", Phase::kBackward);
+  const std::uint32_t outputs[] = {forward.first, forward.second}, inputs[] = {kNoSite, forward.glue};
+  const std::uint32_t gradients[] = {backward.first, backward.second};
+  EXPECT_EQ(ndbg_session_calls(session, forward.first, kNoSite, outputs, 2), 1u);
+  EXPECT_EQ(ndbg_session_calls(session, forward.glue, kNoSite, inputs, 2), 1u);
+  EXPECT_EQ(ndbg_session_calls(session, backward.first, forward.first, gradients, 2), 1u);
+  std::vector<std::uint32_t> expected;
+  for (const int calls : {2, 1, 3}) {  // a pass that skipped the second run, and one with a run more than planned
+    ndbg_session_context(session, 1, 1, 0);
+    for (int call = 0; call < calls; ++call) {
+      Observe(session, forward.glue, {0});
+      Observe(session, forward.first, {0});
+      if (call == 1) expected.push_back(forward.glue);
+      expected.push_back(call == 1 ? forward.second : forward.first);
+    }
+    for (int call = 0; call < std::min(calls, 2); ++call) Observe(session, backward.first, {0});
+    if (calls > 1) expected.push_back(backward.second);
+    expected.push_back(backward.first);
+  }
+  std::vector<std::uint32_t> seen;
+  for (const Record& record : ReadBack(ndbg_session_path(session)).records) seen.push_back(record.site);
+  EXPECT_EQ(seen, expected);
+  ndbg_session_destroy(session);
+}
+
+TEST(Session, Calls_WithWrongArgumentsAreRefused) {
+  const ScratchDirectory directory;
+  const std::int32_t session = CreateIn(directory.path());
+  const Calls calls = AddCalls(session, "m", Phase::kForward);
+  const std::vector<std::uint32_t> sites(17, calls.first), unknown{calls.first, 99};
+  EXPECT_EQ(ndbg_session_calls(session, calls.first, kNoSite, sites.data(), 17), 0u);
+  EXPECT_EQ(ndbg_session_calls(session, calls.first, kNoSite, sites.data(), 0), 0u);
+  EXPECT_EQ(ndbg_session_calls(session, calls.first, kNoSite, unknown.data(), 2), 0u);
+  EXPECT_EQ(ndbg_session_calls(session, 99, kNoSite, sites.data(), 2), 0u);
+  EXPECT_EQ(ndbg_session_calls(session, calls.second, calls.first, sites.data(), 2), 0u) << "no forward calls yet";
+  EXPECT_EQ(ndbg_session_calls(session, calls.first, kNoSite, nullptr, 2), 0u);
   ndbg_session_destroy(session);
 }
 

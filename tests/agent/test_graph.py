@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -77,8 +78,81 @@ def test_modules_called_twice_unused_modules_and_dead_ends() -> None:
     graph = graph_of(Model(), torch.randn(2, 4), scale=torch.ones(1))
     assert ("unused", Role.OUTPUT) not in graph.nodes
     assert ("side", Role.OUTPUT) in graph.nodes and ("side", Role.OUTPUT) not in graph.feeding()
-    assert parents(graph, "last", Role.INPUT) == {("shared", Role.OUTPUT), ("1", Role.BATCH)}
+    assert parents(graph, "last", Role.INPUT) == {("shared#1", Role.OUTPUT), ("1", Role.BATCH)}
     assert not graph.nodes["last", Role.INPUT].requires_grad
+
+
+class Repeated(nn.Module):
+    """Runs the same module several times; functional code stands before the second run."""
+
+    def __init__(self, times: int = 2) -> None:
+        super().__init__()
+        self.first, self.shared, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+        self.times = times
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.shared(self.first(x))
+        for _ in range(self.times - 1):
+            x = self.shared(functional.relu(x))
+        return self.last(x)
+
+
+def test_each_run_of_a_module_is_a_node() -> None:
+    graph = graph_of(Repeated(), torch.randn(2, 8))
+    assert parents(graph, "shared", Role.OUTPUT) == {("first", Role.OUTPUT)}
+    assert parents(graph, "shared#1", Role.INPUT) == {("shared", Role.OUTPUT)}
+    assert parents(graph, "shared#1", Role.OUTPUT) == {("shared#1", Role.INPUT)}
+    assert parents(graph, "last", Role.OUTPUT) == {("shared#1", Role.OUTPUT)}
+    assert graph.nodes["shared#1", Role.OUTPUT].module == "shared"
+    assert [call.key for call in graph.input_calls["shared"]] == [None, ("shared#1", Role.INPUT)]
+
+
+def test_a_loop_stays_one_node() -> None:
+    graph = graph_of(Repeated(times=17), torch.randn(2, 8))
+    assert [key[0] for key in graph.nodes] == ["first", "shared", "shared", "last"]
+    assert parents(graph, "shared", Role.OUTPUT) == {("first", Role.OUTPUT)}, "nothing that would close a circle"
+    assert parents(graph, "shared", Role.INPUT) == {("shared", Role.OUTPUT)}
+    assert parents(graph, "last", Role.OUTPUT) == {("shared", Role.OUTPUT)}
+    assert not graph.input_calls.get("shared") and not graph.output_calls.get("shared")
+
+
+def sums_of_squares(model: Repeated, x: Tensor) -> dict[str, float]:
+    """What the sites of a Repeated should hold for this input."""
+    tensors: dict[str, Tensor] = {}
+    tensors["shared:output"] = model.shared(model.first(x))
+    tensors["shared#1:input"] = functional.relu(tensors["shared:output"])
+    tensors["shared#1:output"] = model.shared(tensors["shared#1:input"])
+    names = list(tensors)
+    loss = model.last(tensors["shared#1:output"]).square().sum()
+    gradients = torch.autograd.grad(loss, [tensors[name] for name in names])
+    tensors |= {f"{name}.grad": gradient for name, gradient in zip(names, gradients, strict=True)}
+    return {name: float(tensor.detach().double().square().sum()) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("form", ["eager", "compiled"])
+def test_each_run_of_a_module_reports_for_itself(form: str, attach: Any) -> None:
+    torch.manual_seed(0)
+    model = Repeated()
+    reference = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    session = attach(model, optimizer=optimizer)
+    forward = torch.compile(model, backend="aot_eager", fullgraph=True) if form == "compiled" else model
+    expected = []
+    for step in range(3):
+        x = torch.randn(4, 8)
+        reference.load_state_dict(model.state_dict())
+        expected.append(sums_of_squares(reference, x))
+        if step == 1:  # half a pass between training steps must not shift the count
+            model.shared(x)
+        forward(x).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    segment = Segment(session.status().segment)
+    assert "shared:input" not in segment.sites, "the first run's input is the output of another module"
+    for step, sums in enumerate(expected):
+        for site, value in sums.items():
+            record = segment.of(site, step=step)[-1]
+            assert record["sum_squares"] == pytest.approx(value, rel=1e-5), (step, site)
 
 
 def state(model: nn.Module) -> list[Any]:

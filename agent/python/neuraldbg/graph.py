@@ -7,6 +7,9 @@ of its inputs' sets; a site replaces the set of its tensor by itself. Three kind
   merge   output of a container that its own code computed.
 A container whose output is exactly a child's has none of its own: it is covered by the child's site. So edges stay
 linear in depth, and functional code has an address.
+
+A module that runs several times in the pass (a Dropout used twice, weights shared over the depth) is one node a call:
+merged, it would feed its own inputs.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from neuraldbg.batch import input_tensors
 from neuraldbg.fake_clone import FakeClone, tensors_in
 from neuraldbg.sites import Role
 
-Key = tuple[str, Role]  # (module path, role); ("0", Role.BATCH) is the first model input
+Key = tuple[str, Role]  # (place, role); ("0", Role.BATCH) is the first model input
+_MAX_CALLS = 16  # kMaxCalls of the library; a module that runs more often is a loop, and one node
 
 # Operations that only look at a tensor in another shape: what comes out is still the producer's tensor.
 _VIEWS = frozenset(
@@ -45,11 +49,22 @@ class Node:
     """One forward site of the graph. `owner`: module whose own code computed the tensor."""
 
     key: Key
+    module: str
+    call: int  # n-th run of the module in this pass
     kind: str
     owner: str
     parents: set[Key]
     shape: tuple[int, ...]
     dtype: torch.dtype
+    requires_grad: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What a hook of a module sees in one of its calls: a node, or (None) a tensor of the sites in `origins`."""
+
+    key: Key | None
+    origins: frozenset[Key]
     requires_grad: bool
 
 
@@ -60,9 +75,11 @@ class ModuleGraph:
     nodes: dict[Key, Node] = dataclasses.field(default_factory=dict)
     sinks: set[Key] = dataclasses.field(default_factory=set)
     covered: dict[str, Key] = dataclasses.field(default_factory=dict)  # container path -> node with its output
-    inputs: list[torch.Tensor] = dataclasses.field(
-        default_factory=list
-    )  # fake model inputs, in the order of "batch[i]"
+    # Fake model inputs, in the order of "batch[i]".
+    inputs: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    # What the input hook and the output hook of a module see, call by call.
+    input_calls: dict[str, list[Call]] = dataclasses.field(default_factory=dict)
+    output_calls: dict[str, list[Call]] = dataclasses.field(default_factory=dict)
 
     def feeding(self) -> set[Key]:
         """The sites whose tensors go into the root's output, and so get a gradient."""
@@ -75,6 +92,28 @@ class ModuleGraph:
                 node = self.nodes.get(key)
                 waiting.extend(node.parents if node is not None else ())
         return found
+
+    def merge_loops(self) -> None:
+        """Makes one node again of modules that ran too often. What would close a circle is no edge."""
+        loops = {path for path, calls in self.output_calls.items() if len(calls) > _MAX_CALLS}
+        if not loops:
+            return
+        merged = {key: (node.module, key[1]) for key, node in self.nodes.items() if node.module in loops}
+        nodes, self.nodes = self.nodes, {}
+        order: dict[Key, int] = {}
+        for key, node in nodes.items():
+            node.key = merged.get(key, key)
+            first = self.nodes.setdefault(node.key, node)
+            position = order.setdefault(node.key, len(order))
+            parents = {merged.get(parent, parent) for parent in node.parents} | (
+                first.parents if first is not node else set()
+            )
+            first.parents = {one for one in parents if one[1] is Role.BATCH or order.get(one, position) < position}
+        self.sinks = {merged.get(key, key) for key in self.sinks}
+        self.covered = {path: merged.get(key, key) for path, key in self.covered.items()}
+        for calls in (self.input_calls, self.output_calls):
+            for path in loops:
+                calls.pop(path, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,20 +172,29 @@ class _Walk:
         self._provenance = provenance
         self._paths = paths
         self._parents: dict[nn.Module, set[Key]] = {}
+        self._calls: dict[str, int] = {}
+        self._running: list[int] = []  # numbers of the calls that are running, the innermost last
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Forward pre-hook: finds out where the inputs come from."""
         path = self._paths[module]
         self._provenance.stack.append(path)
+        call = self._calls.get(path, 0)
+        self._calls[path] = call + 1
+        self._running.append(call)
         if _is_leaf(module):
-            self._parents[module] = self._leaf_parents(path, type(module).__name__, tensors_in([args, kwargs]))
+            self._parents[module] = self._leaf_parents(path, call, type(module).__name__, tensors_in([args, kwargs]))
 
-    def _leaf_parents(self, path: str, kind: str, tensors: list[torch.Tensor]) -> set[Key]:
+    def _leaf_parents(self, path: str, call: int, kind: str, tensors: list[torch.Tensor]) -> set[Key]:
         parents: set[Key] = set()
         glue_taken = False
+        seen: Call | None = None
         for tensor in tensors:
             origin = self._provenance.get(tensor)
-            if not tensor.is_floating_point():
+            floating = tensor.is_floating_point()
+            if floating and seen is None:  # the hook observes the first one
+                seen = Call(None, origin.sites, tensor.requires_grad)
+            if not floating:
                 parents |= origin.sites
             elif origin.pure and len(origin.sites) == 1:
                 parents |= origin.sites
@@ -154,47 +202,53 @@ class _Walk:
             elif not glue_taken and origin.sites:
                 # The hook observes the first floating-point input, so only that one can be a site.
                 glue_taken = True
-                parents.add(self._site((path, Role.INPUT), kind, origin.owner, set(origin.sites), tensor))
+                glue = self._site(path, Role.INPUT, call, kind, origin.owner, set(origin.sites), tensor)
+                seen = Call(glue, frozenset([glue]), tensor.requires_grad)
+                parents.add(glue)
             else:
                 glue_taken = True
                 parents |= origin.sites
+        if seen is not None:
+            self._graph.input_calls.setdefault(path, []).append(seen)
         return parents
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         """Forward hook: the output is now the site's own."""
         path = self._paths[module]
         self._provenance.stack.pop()
+        call = self._running.pop()
         floating = [tensor for tensor in tensors_in(out) if tensor.is_floating_point()]
         if not floating:
             return
+        origin = self._provenance.get(floating[0])
+        key: Key | None = None
         if _is_leaf(module):
-            key = self._site((path, Role.OUTPUT), type(module).__name__, path, self._parents[module], floating[0])
+            key = self._site(path, Role.OUTPUT, call, type(module).__name__, path, self._parents[module], floating[0])
             for tensor in floating[1:]:
                 self._provenance.put(tensor, _Origin(frozenset([key]), False, path))
-            return
-        origin = self._provenance.get(floating[0])
-        if origin.pure and len(origin.sites) == 1:
-            self._graph.covered[path] = next(iter(origin.sites))
+        elif origin.pure and len(origin.sites) == 1:
+            self._graph.covered.setdefault(path, next(iter(origin.sites)))
         elif origin.sites:
-            self._site((path, Role.MERGE), type(module).__name__, origin.owner, set(origin.sites), floating[0])
-
-    def _site(self, key: Key, kind: str, owner: str, parents: set[Key], tensor: torch.Tensor) -> Key:
-        node = self._graph.nodes.get(key)
-        parents = parents - {key}  # a module that is called in a loop feeds itself; the graph stays acyclic
-        if node is None:
-            self._graph.nodes[key] = Node(
-                key, kind, owner, set(parents), tuple(tensor.shape), tensor.dtype, tensor.requires_grad
+            key = self._site(
+                path, Role.MERGE, call, type(module).__name__, origin.owner, set(origin.sites), floating[0]
             )
-        else:
-            node.parents |= {parent for parent in parents if self._precedes(parent, key)}
-        self._provenance.put(tensor, _Origin(frozenset([key]), True, key[0]))
+        origins = origin.sites if key is None else frozenset([key])
+        self._graph.output_calls.setdefault(path, []).append(Call(key, origins, floating[0].requires_grad))
+
+    def _site(
+        self, path: str, role: Role, call: int, kind: str, owner: str, parents: set[Key], tensor: torch.Tensor
+    ) -> Key:
+        key = place(path, call), role
+        self._graph.nodes[key] = Node(
+            key, path, call, kind, owner, parents, tuple(tensor.shape), tensor.dtype, tensor.requires_grad
+        )
+        self._provenance.put(tensor, _Origin(frozenset([key]), True, path))
         return key
 
-    def _precedes(self, parent: Key, key: Key) -> bool:
-        if parent[1] is Role.BATCH:
-            return True
-        order = list(self._graph.nodes)
-        return order.index(parent) < order.index(key)
+
+def place(path: str, call: int) -> str:
+    """Name of the n-th run of a module in a pass: the module's own for the first."""
+    return path if call == 0 else f"{path}#{call}"
 
 
 def trace_module_graph(
@@ -223,6 +277,7 @@ def trace_module_graph(
             with mode, provenance:
                 out = copy(*fake_args, **fake_kwargs)
             graph.sinks = set(provenance.of(tensors_in(out)))
+            graph.merge_loops()
             return graph
     except Exception as error:
         raise GraphError(f"{type(error).__name__}: {error}") from error

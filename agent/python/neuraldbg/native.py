@@ -11,6 +11,7 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_u
 
 LIBRARY_PATH = pathlib.Path(__file__).parent / "lib" / "libneuraldbg_agent.so"
 NO_SITE = 0xFFFFFFFF
+NO_GRADIENT = 0xFFFFFFFE  # in set_calls: this call gets no gradient
 _ERROR_BYTES = 512
 
 
@@ -134,6 +135,7 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
         "ndbg_version": (c_char_p, []),
         "ndbg_session_add_site": (c_uint32, [c_int32, site]),
         "ndbg_session_update_site": (c_uint32, [c_int32, c_uint32, site]),
+        "ndbg_session_calls": (c_uint32, [c_int32, c_uint32, c_uint32, POINTER(c_uint32), c_uint32]),
         "ndbg_session_add_edge": (None, [c_int32, c_uint32, c_uint32]),
         "ndbg_session_add_sink": (None, [c_int32, c_uint32]),
         "ndbg_session_add_mark": (None, [c_int32, c_uint64, c_char_p]),
@@ -182,6 +184,10 @@ class Segment:
     def update_site(self, site_id: int, site: SiteRecord) -> None:
         """Announces a site once more, with changed properties."""
         self._library.ndbg_session_update_site(self._handle, site_id, ctypes.byref(site))
+
+    def set_calls(self, slot: int, forward: int, sites: list[int]) -> None:
+        """The n-th call of a site in a forward pass reports as sites[n]; gradients (of `forward`) in reverse."""
+        self._library.ndbg_session_calls(self._handle, slot, forward, (c_uint32 * len(sites))(*sites), len(sites))
 
     def add_edge(self, producer: int, consumer: int) -> None:
         """Dataflow from one site to another."""

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from neuraldbg import batch, hooks
-from neuraldbg.graph import Key, ModuleGraph
-from neuraldbg.native import NO_SITE, Segment
+from neuraldbg.graph import Call, Key, ModuleGraph
+from neuraldbg.native import NO_GRADIENT, NO_SITE, Segment
 from neuraldbg.sites import ROLE_SUFFIX, Level, Phase, Role, Site, SiteTable
 
 
@@ -31,16 +31,19 @@ class Planner:
         self.level = Level.EAGER
         self.batch_sites: list[Site] = []
 
-    def observe(self, module: nn.Module, path: str, role: Role, owner: str = "") -> None:
-        """Announces a forward site with its gradient's and hangs their slots on the module."""
+    def observe(self, module: nn.Module, path: str, role: Role, owner: str = "", place: str = "") -> None:
+        """Announces a forward site with its gradient's and hangs their slots on the module.
+
+        Where the module runs several times in a pass, the first site's slots stand for all of its calls (_tell_apart).
+        """
         slots = hooks.slots_of(module)
         if slots is None or not self._watch(path):
             return
-        forward, gradient = self._sites.add_activation(path, type(module).__name__, role, owner, self.level)
-        if role is Role.INPUT:
+        forward, gradient = self._sites.add_activation(path, type(module).__name__, role, owner, self.level, place)
+        if role is Role.INPUT and slots.input is None:
             slots.input, slots.input_gradient = self._sites.slot(forward), self._sites.slot(gradient)
             self._hook_input(module)
-        else:
+        elif role is not Role.INPUT and slots.output is None:
             slots.output, slots.gradient = self._sites.slot(forward), self._sites.slot(gradient)
 
     def announce_batch(self, root: nn.Module, inputs: list[torch.Tensor]) -> None:
@@ -55,10 +58,12 @@ class Planner:
         """Adds the sites that only the graph shows, and tells the manifest all that the pass told."""
         feeding = graph.feeding()
         for key, node in graph.nodes.items():
-            path, role = key
-            if role is not Role.OUTPUT:
-                self.observe(modules[path], path, role, node.owner)
+            place, role = key
+            if role is not Role.OUTPUT or place != node.module:
+                self.observe(modules[node.module], node.module, role, node.owner, place)
             self._describe(key, graph, key in feeding)
+        for calls in (*graph.input_calls.values(), *graph.output_calls.values()):
+            self._tell_apart(calls, feeding)
         for path, module in modules.items():
             if is_leaf(module) and (path, Role.OUTPUT) not in graph.nodes:
                 self._leave_out(path, graph)
@@ -110,6 +115,22 @@ class Planner:
         self._order += 1
         self._sites.update(forward)
         self._sites.update(gradient)
+
+    def _tell_apart(self, calls: list[Call], feeding: set[Key]) -> None:
+        """Has each call of a module report as a site of its own."""
+        sites = [self.site_of(call.key) if call.key is not None else None for call in calls]
+        first = next((site for site in sites if site is not None), None)
+        if len(calls) < 2 or first is None:
+            return
+        forward = [site.id if site is not None else NO_SITE for site in sites]
+        gradients = []
+        for call, site in zip(calls, sites, strict=True):
+            if not call.requires_grad or feeding.isdisjoint(call.origins):
+                gradients.append(NO_GRADIENT)
+            else:
+                gradients.append(self._sites.gradient_of(site).id if site is not None else NO_SITE)
+        self._segment.set_calls(first.id, NO_SITE, forward)
+        self._segment.set_calls(self._sites.gradient_of(first).id, first.id, gradients)
 
     def _cover(self, path: str, kind: str, covering: Key) -> None:
         """A container that passes on what a child computed: no tap, the child's site stands for it."""

@@ -2,7 +2,8 @@
 
 A SiteTable owns the numbering. It is written by the thread that attaches and by the first forward pass; later only
 properties change. Names: "m:output", "m:input" (glue), "m:merge" (a container's own operation), each with ".grad";
-parameters "m.weight"; "optimizer[0]", "loss", "batch[0]", "step". The root module's path is empty: ":merge".
+"m#1:output" is the second run of m in a pass; parameters "m.weight"; "optimizer[0]", "loss", "batch[0]", "step". The
+root module's path is empty: ":merge".
 """
 
 from __future__ import annotations
@@ -213,10 +214,13 @@ class SiteTable:
             self._segment.update_site(site.id, site.record())
 
     def add_activation(
-        self, path: str, kind: str, role: Role, owner: str = "", level: Level = Level.FUSED
+        self, path: str, kind: str, role: Role, owner: str = "", level: Level = Level.FUSED, place: str = ""
     ) -> tuple[Site, Site]:
-        """A forward site and its gradient's, with consecutive ids and each other's twin."""
-        name = f"{path}:{ROLE_SUFFIX[role]}"
+        """A forward site and its gradient's, with consecutive ids and each other's twin.
+
+        `place` stands for the path in their names where the module runs more than once in a pass.
+        """
+        name = f"{place or path}:{ROLE_SUFFIX[role]}"
         next_id = self._next_id
         forward = Site(
             name,
