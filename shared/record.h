@@ -80,6 +80,7 @@ enum RecordFlag : std::uint16_t {
   kFlagUnannounced = 1u << 9,     // STEP: closed by the agent itself (no optimizer call), e.g. at detach
   kFlagAllParameters = 1u << 10,  // STEP: every parameter was observed, not only this step's rotation group
   kFlagLossObserved = 1u << 11,   // LOSS: seen by a hook, not announced by log_loss
+  kFlagModuleEval = 1u << 12,     // forward TENSOR: the module itself was in evaluation mode, whatever the pass was
 };
 
 // Bits of Record::validity. Bits 0..19 belong to the kind's payload, in the order of its fields.

@@ -226,6 +226,12 @@ void ndbg_session_context(int32_t session, uint32_t training, uint32_t grad_mode
   if (const SessionUse use(session); use) use->SetContext(training != 0, grad_mode != 0, microbatch);
 }
 
+void ndbg_session_modes(int32_t session, const uint32_t* sites, const uint8_t* evaluation, uint32_t count) {
+  const SessionUse use(session);
+  if (!use || sites == nullptr || evaluation == nullptr) return;
+  for (std::uint32_t i = 0; i < count; ++i) use->SetModuleMode(sites[i], evaluation[i] != 0);
+}
+
 void ndbg_session_optimizer(int32_t session, const ndbg_optimizer* from) {
   const SessionUse use(session);
   if (!use || from == nullptr) return;

@@ -83,6 +83,9 @@ NDBG_EXPORT void ndbg_session_arm(int32_t session, uint32_t armed);
 // while activation checkpointing runs a forward pass again.
 NDBG_EXPORT void ndbg_session_context(int32_t session, uint32_t training, uint32_t grad_mode, uint32_t microbatch);
 
+// The module behind sites[n] is in evaluation mode from now on (evaluation[n] = 1), or no longer (0).
+NDBG_EXPORT void ndbg_session_modes(int32_t session, const uint32_t* sites, const uint8_t* evaluation, uint32_t count);
+
 typedef struct {
   uint32_t site;
   uint32_t group, parameter_count, observed_count, skipped_total;
@@ -118,8 +121,9 @@ NDBG_EXPORT uint64_t ndbg_session_skipped(int32_t session);
 #endif
 
 // Operators (schemas in ops.cc, registered under torch.ops.neuraldbg). `slot` is a one-element int64 CPU tensor.
-//   observe(Tensor x, Tensor slot) -> ()
-//     TENSOR record of x. Traceable: fake implementation returns nothing; Python registers the ORDERED effect.
+//   observe(Tensor x, Tensor slot, bool requires_grad=False) -> ()
+//     TENSOR record of x, which is detached; requires_grad says what it was before. Traceable: fake implementation
+//     returns nothing; Python registers the ORDERED effect.
 //   batch(Tensor x, Tensor slot) -> ()                     BATCH record; any dtype
 //   loss(Tensor value, Tensor? logits, Tensor? targets, int ignore_index, int kind, int reduction, Tensor slot) -> ()
 //     LOSS record. value: any shape (summed after unreduced losses). targets: int labels or floats.

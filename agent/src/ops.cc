@@ -41,23 +41,23 @@ class AgentTime {
   std::uint64_t start_;
 };
 
-void ObserveAs(RecordKind kind, RankSession& session, const Tensor& x, std::int64_t slot) noexcept {
+void ObserveAs(RecordKind kind, RankSession& session, const Tensor& x, std::int64_t slot, bool requires_grad) noexcept {
   const AgentTime time(session);
   TensorView view;
   if (!ViewOf(x, view)) return session.SkipTensor();
-  session.ObserveTensor(SiteOf(slot), view, kind);
+  session.ObserveTensor(SiteOf(slot), view, kind, requires_grad);
 }
 
-void Observe(const Tensor& x, const Tensor& slot_tensor) {
+void Observe(const Tensor& x, const Tensor& slot_tensor, bool requires_grad) {
   const std::int64_t slot = ReadSlot(slot_tensor);
   const SessionUse session(HandleOf(slot));
-  if (session && session->armed()) ObserveAs(RecordKind::kTensor, *session, x, slot);
+  if (session && session->armed()) ObserveAs(RecordKind::kTensor, *session, x, slot, requires_grad);
 }
 
 void Batch(const Tensor& x, const Tensor& slot_tensor) {
   const std::int64_t slot = ReadSlot(slot_tensor);
   const SessionUse session(HandleOf(slot));
-  if (session) ObserveAs(RecordKind::kBatch, *session, x, slot);
+  if (session) ObserveAs(RecordKind::kBatch, *session, x, slot, false);
 }
 
 void Loss(const Tensor& value, std::optional<Tensor> logits, std::optional<Tensor> targets, std::int64_t ignore_index,
@@ -125,14 +125,17 @@ void SkipOne(const Tensor&, const Tensor& slot_tensor) {
   if (session) session->SkipTensor();
 }
 
+void SkipObserved(const Tensor& x, const Tensor& slot_tensor, bool) { SkipOne(x, slot_tensor); }
+
 void NothingForOne(const Tensor&, const Tensor&) {}
+void NothingForObserved(const Tensor&, const Tensor&, bool) {}
 void NothingForParameter(const Tensor&, std::optional<Tensor>, const Tensor&) {}
 void NothingForLoss(const Tensor&, std::optional<Tensor>, std::optional<Tensor>, std::int64_t, std::int64_t,
                     std::int64_t, const Tensor&) {}
 double NoNorm(const Tensor&) { return -1.0; }
 
 void ImplementForNested(torch::stable::detail::StableLibrary& library) {
-  library.impl("observe", TORCH_BOX(&SkipOne));
+  library.impl("observe", TORCH_BOX(&SkipObserved));
   library.impl("batch", TORCH_BOX(&SkipOne));
   library.impl("loss", TORCH_BOX(&NothingForLoss));
   library.impl("parameter_init", TORCH_BOX(&SkipOne));
@@ -145,7 +148,7 @@ void ImplementForNested(torch::stable::detail::StableLibrary& library) {
 }  // namespace neuraldbg
 
 STABLE_TORCH_LIBRARY(neuraldbg, m) {
-  m.def("observe(Tensor x, Tensor slot) -> ()");
+  m.def("observe(Tensor x, Tensor slot, bool requires_grad=False) -> ()");
   m.def("batch(Tensor x, Tensor slot) -> ()");
   m.def(
       "loss(Tensor value, Tensor? logits, Tensor? targets, int ignore_index, int kind, int reduction, Tensor slot) -> "
@@ -172,7 +175,7 @@ STABLE_TORCH_LIBRARY_IMPL(neuraldbg, NestedTensorCUDA, m) { neuraldbg::Implement
 STABLE_TORCH_LIBRARY_IMPL(neuraldbg, AutogradNestedTensor, m) { neuraldbg::ImplementForNested(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(neuraldbg, Meta, m) {
-  m.impl("observe", TORCH_BOX(&neuraldbg::NothingForOne));
+  m.impl("observe", TORCH_BOX(&neuraldbg::NothingForObserved));
   m.impl("batch", TORCH_BOX(&neuraldbg::NothingForOne));
   m.impl("loss", TORCH_BOX(&neuraldbg::NothingForLoss));
   m.impl("parameter_init", TORCH_BOX(&neuraldbg::NothingForOne));

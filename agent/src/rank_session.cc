@@ -15,6 +15,7 @@ namespace neuraldbg {
 struct RankSession::SiteState {
   std::atomic<std::uint32_t> reading{0};  // SiteReading without the group, packed
   std::atomic<std::uint32_t> optimizer_group{kNoSite};
+  std::atomic<bool> evaluation{false};          // the module's mode
   std::atomic<std::uint64_t> calls{0};          // epoch << 16 | calls of the site in it
   std::atomic<CallTable*> call_table{nullptr};  // of modules that run several times in a pass
 
@@ -170,7 +171,8 @@ bool RankSession::Emit(std::uint32_t site, Record& record) noexcept {
   record.microbatch = microbatch_.load(std::memory_order_relaxed);
   if (training_.load(std::memory_order_relaxed)) record.flags |= kFlagTraining;
   if (grad_mode_.load(std::memory_order_relaxed)) record.flags |= kFlagGradMode;
-  if (reading.requires_grad) record.flags |= kFlagRequiresGrad;
+  if (record.kind != RecordKind::kTensor && reading.requires_grad) record.flags |= kFlagRequiresGrad;
+  if (state.evaluation.load(std::memory_order_relaxed)) record.flags |= kFlagModuleEval;
   (void)writer_->Push(record);  // a drop is counted by the writer
   records_this_step_.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -182,7 +184,12 @@ void RankSession::CountNonfinite(std::uint64_t elements) noexcept {
   nonfinite_total_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void RankSession::ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind) noexcept {
+void RankSession::SetModuleMode(std::uint32_t site, bool evaluation) noexcept {
+  if (Exists(site)) sites_[site].evaluation.store(evaluation, std::memory_order_relaxed);
+}
+
+void RankSession::ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind,
+                                bool requires_grad) noexcept {
   if (!Exists(site)) return;
   site = SiteOfCall(site);
   if (site == kNoSite) return;
@@ -192,6 +199,7 @@ void RankSession::ObserveTensor(std::uint32_t site, const TensorView& view, Reco
   record.kind = kind;
   record.dtype = view.dtype;
   PackTensor(statistics, record);
+  if (requires_grad) record.flags |= kFlagRequiresGrad;
   CountNonfinite(statistics.total.nan_count + statistics.total.inf_count);
   Emit(site, record);
 }

@@ -71,7 +71,10 @@ class RankSession {
   bool armed() const noexcept { return armed_.load(std::memory_order_relaxed); }
   void SetContext(bool training, bool grad_mode, std::uint32_t microbatch) noexcept;
 
-  void ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind) noexcept;
+  // `requires_grad`: whether this very tensor takes part in autograd; what the manifest says of the site is the plan.
+  void ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind, bool requires_grad) noexcept;
+  // From now on the module behind a site is in evaluation mode, or is not. Cheap: called when a mode has changed.
+  void SetModuleMode(std::uint32_t site, bool evaluation) noexcept;
   void ObserveLoss(std::uint32_t site, const LossInput& input) noexcept;
   void SkipTensor() noexcept { skipped_.fetch_add(1, std::memory_order_relaxed); }
   void ParameterInit(std::uint32_t site, const TensorView& value) noexcept;

@@ -44,12 +44,14 @@ inline ndbg_site Site(const char* name, SiteRole role = SiteRole::kOutput, Phase
   return site;
 }
 
-inline void Observe(std::int32_t session, std::uint32_t site, const std::vector<float>& values) {
+inline void Observe(std::int32_t session, std::uint32_t site, const std::vector<float>& values,
+                    bool requires_grad = false) {
   const auto size = static_cast<std::int64_t>(values.size());
   const std::int64_t stride = 1;
   const SessionUse use(session);
   if (!use || !use->armed()) return;
-  use->ObserveTensor(site, {values.data(), DType::kFloat32, 1, values.size(), &size, &stride}, RecordKind::kTensor);
+  const TensorView view{values.data(), DType::kFloat32, 1, values.size(), &size, &stride};
+  use->ObserveTensor(site, view, RecordKind::kTensor, requires_grad);
 }
 
 struct Contents {

@@ -24,16 +24,18 @@ TEST(Session, Records_ArriveWithTheirContext) {
   const ScratchDirectory directory;
   const std::int32_t session = CreateIn(directory.path());
   ndbg_site site = Site("fc:output");
-  site.requires_grad = 1;
+  site.requires_grad = 1;  // the plan; what a record says is what its tensor was
   const std::uint32_t first = ndbg_session_add_site(session, &site);
   const ndbg_site gradient = Site("fc:output.grad", SiteRole::kOutputGradient, Phase::kBackward);
   const std::uint32_t second = ndbg_session_add_site(session, &gradient);
   EXPECT_EQ(first, 0u);
   EXPECT_EQ(second, 1u);
   ndbg_session_context(session, 1, 1, 0);
-  Observe(session, first, {1, 2});
+  Observe(session, first, {1, 2}, true);
   Observe(session, first, {3});
   ndbg_session_context(session, 0, 0, 1);
+  const std::uint8_t evaluation = 1;
+  ndbg_session_modes(session, &first, &evaluation, 1);
   Observe(session, first, {4});
   Observe(session, second, {5});
   const std::string path = ndbg_session_path(session);
@@ -43,9 +45,10 @@ TEST(Session, Records_ArriveWithTheirContext) {
   EXPECT_EQ(contents.records[0].flags, kFlagTraining | kFlagGradMode | kFlagRequiresGrad);
   EXPECT_EQ(contents.records[0].call, 0u);
   EXPECT_EQ(contents.records[1].call, 1u);
+  EXPECT_EQ(contents.records[1].flags, kFlagTraining | kFlagGradMode) << "detached";
   EXPECT_EQ(contents.records[2].call, 0u);
   EXPECT_EQ(contents.records[2].microbatch, 1u);
-  EXPECT_EQ(contents.records[2].flags, kFlagRequiresGrad);
+  EXPECT_EQ(contents.records[2].flags, kFlagModuleEval);
   EXPECT_EQ(contents.records[3].phase, Phase::kBackward);
   EXPECT_EQ(contents.records[3].site, second);
   ndbg_session_destroy(session);

@@ -85,7 +85,8 @@ def observable(value: Any) -> Tensor | None:
 
 
 def _observe_with_gradient(tensor: Tensor, slot: Tensor, gradient_slot: Tensor | None) -> None:
-    ops.observe(tensor.detach(), slot)
+    # requires_grad is a constant of a trace: what changes it, a detach() or no_grad(), makes another graph anyway.
+    ops.observe(tensor.detach(), slot, tensor.requires_grad)
     if gradient_slot is not None and tensor.requires_grad:
         tensor.register_hook(lambda gradient: ops.observe(gradient, gradient_slot))
 

@@ -143,6 +143,7 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
         "ndbg_slot": (c_int64, [c_int32, c_uint32]),
         "ndbg_session_arm": (None, [c_int32, c_uint32]),
         "ndbg_session_context": (None, [c_int32, c_uint32, c_uint32, c_uint32]),
+        "ndbg_session_modes": (None, [c_int32, POINTER(c_uint32), c_char_p, c_uint32]),
         "ndbg_session_optimizer": (None, [c_int32, optimizer]),
         "ndbg_session_end_step": (c_uint64, [c_int32, step]),
         "ndbg_session_step": (c_uint64, [c_int32]),
@@ -216,6 +217,10 @@ class Segment:
     def context(self, training: bool, grad_mode: bool, microbatch: int) -> None:
         """What the forward pass that begins is."""
         self._library.ndbg_session_context(self._handle, training, grad_mode, microbatch)
+
+    def modes(self, sites: ctypes.Array[c_uint32], evaluation: bytes) -> None:
+        """Whether the module behind each of these sites is in evaluation mode from now on."""
+        self._library.ndbg_session_modes(self._handle, sites, evaluation, len(evaluation))
 
     def optimizer(self, record: OptimizerRecord) -> None:
         """Pushes an OPTIMIZER record."""

@@ -16,6 +16,7 @@ from torch import nn
 
 from neuraldbg import batch, compiled, hooks, ops
 from neuraldbg.graph import GraphError, trace_module_graph
+from neuraldbg.modes import ModeWatch
 from neuraldbg.native import Segment
 from neuraldbg.optimizer import StepWatch
 from neuraldbg.planning import Planner, equalize, is_leaf
@@ -46,6 +47,7 @@ class Observer:
         self._closed = False
         self.parameter_count = 0
         self.paths = module_paths(models)
+        self._modes = ModeWatch(segment)
         self._planner = Planner(segment, sites, watch, self._hook_input)
         self._planner.level = Level.FUSED if compiled.is_compiled(self.paths) else Level.EAGER
         # Beside a compiled graph this runs inside Dynamo's reach, and must not be compiled itself.
@@ -98,6 +100,7 @@ class Observer:
 
     def pass_started(self, root: nn.Module, grad_mode: bool, samples: int) -> None:
         """Tells the step watch of a forward pass of the first root."""
+        self._modes.pass_started()
         if root is self._roots[0]:
             self._steps.forward_started(root.training, grad_mode, samples)
 
@@ -136,6 +139,7 @@ class Observer:
 
     def _planned(self, root: nn.Module) -> None:
         equalize(root, self._hook_input)
+        self._modes.watch(self._planner.observed)
         self._unplanned = [one for one in self._unplanned if one is not root]
         if not self._unplanned and not self._ready:
             self._ready = True

@@ -48,7 +48,7 @@ for _name in ("observe", "batch", "enter"):
 
 # Called as overloads, not through the packet: one dictionary look-up less per record, and no Python frame of ours that
 # Dynamo could take for one to compile.
-observe: Callable[[torch.Tensor, torch.Tensor], None] = _namespace.observe.default
+observe: Callable[..., None] = _namespace.observe.default
 batch: Callable[[torch.Tensor, torch.Tensor], None] = _namespace.batch.default
 enter: Callable[[torch.Tensor, bool, Any], None] = _namespace.enter.default
 loss: Callable[..., None] = _namespace.loss.default

@@ -30,16 +30,21 @@ class Planner:
         self._order = 0
         self.level = Level.EAGER
         self.batch_sites: list[Site] = []
+        self.observed: list[tuple[nn.Module, Site]] = []  # forward sites, and whose mode their records carry
 
-    def observe(self, module: nn.Module, path: str, role: Role, owner: str = "", place: str = "") -> None:
+    def observe(
+        self, module: nn.Module, path: str, role: Role, owner: str = "", place: str = "", mode: nn.Module | None = None
+    ) -> None:
         """Announces a forward site with its gradient's and hangs their slots on the module.
 
         Where the module runs several times in a pass, the first site's slots stand for all of its calls (_tell_apart).
+        `mode`: whose code computes the tensor, where that is not the module that the hook is on.
         """
         slots = hooks.slots_of(module)
         if slots is None or not self._watch(path):
             return
         forward, gradient = self._sites.add_activation(path, type(module).__name__, role, owner, self.level, place)
+        self.observed.append((mode or module, forward))
         if role is Role.INPUT and slots.input is None:
             slots.input, slots.input_gradient = self._sites.slot(forward), self._sites.slot(gradient)
             self._hook_input(module)
@@ -60,7 +65,7 @@ class Planner:
         for key, node in graph.nodes.items():
             place, role = key
             if role is not Role.OUTPUT or place != node.module:
-                self.observe(modules[node.module], node.module, role, node.owner, place)
+                self.observe(modules[node.module], node.module, role, node.owner, place, modules.get(node.owner))
             self._describe(key, graph, key in feeding)
         for calls in (*graph.input_calls.values(), *graph.output_calls.values()):
             self._tell_apart(calls, feeding)
