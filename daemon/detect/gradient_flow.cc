@@ -27,11 +27,11 @@ Finding MakeFinding(const Observation& observation, HypothesisKind kind, Phase p
 }  // namespace
 
 void GradientFlowDetector::Observe(const Observation& observation, const TensorSeries& tensors,
-                                   const ParameterSeries& parameters, bool loss_is_noise, DetectorOutput& output) {
+                                   const ParameterSeries& parameters, bool cut, bool loss_is_noise,
+                                   DetectorOutput& output) {
   if (observation.has_step) CheckDirty(observation, parameters, output);
-  CheckCut(observation, output);
   if (observation.applied && steps_ >= kFlowStart) {
-    CheckStarved(observation, tensors, output);
+    CheckStarved(observation, tensors, cut, output);
     CheckUphill(observation, loss_is_noise, output);
   }
   if (observation.has_step) CheckScaler(observation, output);
@@ -80,32 +80,7 @@ bool GradientFlowDetector::GradientsGrow(const Observation& observation, const P
   return static_cast<double>(growth[growth.size() / 2]) >= kDirtyGrowth;
 }
 
-void GradientFlowDetector::CheckCut(const Observation& observation, DetectorOutput& output) {
-  std::uint32_t first = kNoSite;
-  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-    const TensorReading& reading = observation.forward[i];
-    if (!reading.present) continue;
-    const bool grad_mode = (reading.flags & kFlagGradMode) != 0;
-    const bool requires_grad = (reading.flags & kFlagRequiresGrad) != 0;
-    if (nodes_[i].had_grad_mode && !grad_mode) continue;  // a pass under no_grad on purpose
-    if (nodes_[i].required_grad && !requires_grad && first == kNoSite) first = i;
-    nodes_[i].required_grad = requires_grad;
-    nodes_[i].had_grad_mode |= grad_mode;
-  }
-  if (first == kNoSite) return;
-  const GraphNode& node = observation.graph->nodes()[first];
-  output.regimes.Propose(node.site, Phase::kForward, Regime::kNoGradient, Statistic::kNone, 0, 1, 1);
-  if (cut_told_) return;
-  cut_told_ = true;
-  Finding finding = MakeFinding(observation, HypothesisKind::NO_GRADIENT, Phase::kForward,
-                                "The output took part in autograd until the step before and no longer does.");
-  finding.site = node.site;
-  finding.module = node.module;
-  finding.order = static_cast<std::int32_t>(first);
-  output.findings.push_back(std::move(finding));
-}
-
-void GradientFlowDetector::CheckStarved(const Observation& observation, const TensorSeries& tensors,
+void GradientFlowDetector::CheckStarved(const Observation& observation, const TensorSeries& tensors, bool cut,
                                         DetectorOutput& output) {
   std::uint32_t found = kNoSite;
   const auto graph = observation.graph->parameters();
@@ -137,7 +112,7 @@ void GradientFlowDetector::CheckStarved(const Observation& observation, const Te
     }
     state.last = observation.step;
   }
-  if (found == kNoSite || starved_told_ || cut_told_) return;
+  if (found == kNoSite || starved_told_ || cut) return;
   starved_told_ = true;
   Finding finding = MakeFinding(observation, HypothesisKind::NO_GRADIENT, Phase::kGradientSync,
                                 "The parameter had a gradient and has had none, or exactly zero, since.");
@@ -201,8 +176,8 @@ void GradientFlowDetector::CheckScaler(const Observation& observation, DetectorO
   finding.observed = count;
   finding.expected_high = kScalerShare * kScalerWindow;
   // The producer of the non-finite gradients is what keeps the scaler from recovering.
-  for (std::uint32_t reversed = 0; reversed < nodes_.size(); ++reversed) {
-    const auto i = static_cast<std::uint32_t>(nodes_.size()) - 1 - reversed;
+  for (std::uint32_t reversed = 0; reversed < observation.graph->node_count(); ++reversed) {
+    const auto i = observation.graph->node_count() - 1 - reversed;
     if (observation.backward[i].nonfinite > 0 || observation.forward[i].nonfinite > 0) {
       finding.module = observation.graph->nodes()[i].module;
       finding.site = observation.graph->nodes()[i].site;

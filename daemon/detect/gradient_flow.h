@@ -1,5 +1,5 @@
-// Exact: gradients that were not cleared, a graph that was cut, parameters that stopped getting a gradient, updates
-// that go uphill, and a loss scaler that never recovers.
+// Exact: gradients that were not cleared, parameters that stopped getting a gradient, updates that go uphill, and a
+// loss scaler that never recovers.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,20 @@ namespace neuraldbg {
 
 class GradientFlowDetector {
  public:
-  // After the series have taken the step. `loss_is_noise`: the net has memorised its data, directions mean nothing.
-  void Observe(const Observation& observation, const TensorSeries& tensors, const ParameterSeries& parameters,
+  // After the series have taken the step. `cut`: a graph that was cut is known. `loss_is_noise`: the net has memorised
+  // its data, directions mean nothing.
+  void Observe(const Observation& observation, const TensorSeries& tensors, const ParameterSeries& parameters, bool cut,
                bool loss_is_noise, DetectorOutput& output);
-  void Grow(const GraphGrowth& growth) {
-    GraphGrowth::Move(growth.node_from, nodes_);
-    GraphGrowth::Move(growth.parameter_from, parameters_);
-  }
-  bool Fits(const SiteGraph& graph) const {
-    return nodes_.size() == graph.nodes().size() && parameters_.size() == graph.parameters().size();
-  }
+  void Grow(const GraphGrowth& growth) { GraphGrowth::Move(growth.parameter_from, parameters_); }
+  bool Fits(const SiteGraph& graph) const { return parameters_.size() == graph.parameters().size(); }
 
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, nodes_, parameters_, steps_, dirty_from_start_, dirty_run_, dirty_told_, uphill_run_, uphill_since_,
-           cut_told_, starved_told_, skipped_bits_, skipped_seen_, stalled_told_);
+    Fields(archive, parameters_, steps_, dirty_from_start_, dirty_run_, dirty_told_, uphill_run_, uphill_since_,
+           starved_told_, skipped_bits_, skipped_seen_, stalled_told_);
   }
 
  private:
-  struct Node {
-    bool required_grad = false, had_grad_mode = false;
-    template <typename Archive>
-    void Visit(Archive& archive) {
-      Fields(archive, required_grad, had_grad_mode);
-    }
-  };
   struct Parameter {
     bool seen = false;
     std::uint32_t run = 0;  // applied steps without gradient, as far as observed
@@ -50,19 +39,17 @@ class GradientFlowDetector {
   };
   void CheckDirty(const Observation& observation, const ParameterSeries& parameters, DetectorOutput& output);
   bool GradientsGrow(const Observation& observation, const ParameterSeries& parameters) const;
-  void CheckCut(const Observation& observation, DetectorOutput& output);
-  void CheckStarved(const Observation& observation, const TensorSeries& tensors, DetectorOutput& output);
+  void CheckStarved(const Observation& observation, const TensorSeries& tensors, bool cut, DetectorOutput& output);
   void CheckUphill(const Observation& observation, bool loss_is_noise, DetectorOutput& output);
   void CheckScaler(const Observation& observation, DetectorOutput& output);
 
-  std::vector<Node> nodes_;
   std::vector<Parameter> parameters_;
   std::uint64_t steps_ = 0;
   bool dirty_from_start_ = true, dirty_told_ = false;
   std::uint32_t dirty_run_ = 0;
   std::uint32_t uphill_run_ = 0;
   std::uint64_t uphill_since_ = 0;
-  bool cut_told_ = false, starved_told_ = false;
+  bool starved_told_ = false;
   std::uint64_t skipped_bits_ = 0;  // bit 0: the newest step was skipped by the scaler
   std::uint32_t skipped_seen_ = 0;
   bool stalled_told_ = false;

@@ -15,6 +15,8 @@ void RankDetectors::SetTopology(const Topology& topology) {
   parameters_.Grow(growth);
   nonfinite_.Grow(growth);
   rates_.Grow(growth);
+  cut_.Grow(growth);
+  modes_.Grow(growth);
   flow_.Grow(growth);
   lost_.Grow(growth);
   profile_.Grow(growth);
@@ -24,8 +26,8 @@ void RankDetectors::SetTopology(const Topology& topology) {
 
 bool RankDetectors::FitsGraph() const {
   return regimes_.Fits(graph_.site_count()) && tensors_.Fits(graph_) && parameters_.Fits(graph_) &&
-         nonfinite_.Fits(graph_) && rates_.Fits(graph_) && flow_.Fits(graph_) && lost_.Fits(graph_) &&
-         profile_.Fits(graph_) && silence_.Fits(graph_);
+         nonfinite_.Fits(graph_) && cut_.Fits(graph_) && modes_.Fits(graph_) && rates_.Fits(graph_) &&
+         flow_.Fits(graph_) && lost_.Fits(graph_) && profile_.Fits(graph_) && silence_.Fits(graph_);
 }
 
 // After a hole (nobody drained the ring for long, and what came is the black box of a dead job) the network is another
@@ -66,10 +68,12 @@ void RankDetectors::Observe(const StepFrame& frame, std::vector<Transition>& tra
   loss_.Observe(observation_, output);
   const bool loss_is_noise =
       observation_.loss.present && loss_.fell_below_noise(static_cast<double>(observation_.loss.value));
-  flow_.Observe(observation_, tensors_, parameters_, loss_is_noise, output);
+  modes_.Observe(observation_, output);
+  cut_.Observe(observation_, output);
+  flow_.Observe(observation_, tensors_, parameters_, cut_.told(), loss_is_noise, output);
   if (!nonfinite_.suppresses_statistics()) lost_.Observe(observation_, rates_.largest(), output);
   profile_.Observe(observation_, found_at_start_, output);
-  silence_.Observe(observation_);
+  silence_.Observe(observation_, cut_);
   regimes_.Settle(observation_, frame.rank.rank, frame.rank.incarnation, transitions);
 }
 

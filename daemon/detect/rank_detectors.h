@@ -9,9 +9,11 @@
 
 #include "daemon/detect/detector.h"
 #include "daemon/detect/gradient_flow.h"
+#include "daemon/detect/graph_cut.h"
 #include "daemon/detect/initial_state.h"
 #include "daemon/detect/learning_rate.h"
 #include "daemon/detect/loss_series.h"
+#include "daemon/detect/module_modes.h"
 #include "daemon/detect/nonfinite.h"
 #include "daemon/detect/parameter_series.h"
 #include "daemon/detect/silence.h"
@@ -39,8 +41,8 @@ class RankDetectors {
 
   template <typename Archive>
   void Visit(Archive& archive) {
-    Fields(archive, regimes_, tensors_, parameters_, loss_, nonfinite_, rates_, flow_, lost_, profile_, silence_,
-           initial_, last_step_, usual_gap_, learning_since_, initial_told_, found_at_start_);
+    Fields(archive, regimes_, tensors_, parameters_, loss_, nonfinite_, rates_, cut_, modes_, flow_, lost_, profile_,
+           silence_, initial_, last_step_, usual_gap_, learning_since_, initial_told_, found_at_start_);
   }
   // After a snapshot was read: whether all state has the size that the graph asks for.
   bool FitsGraph() const;
@@ -59,6 +61,8 @@ class RankDetectors {
   LossSeries loss_;
   NonfiniteDetector nonfinite_;
   LearningRateDetector rates_;
+  GraphCutDetector cut_;
+  ModuleModeDetector modes_;
   GradientFlowDetector flow_;
   UpdateLostDetector lost_;
   DepthProfileDetector profile_;

@@ -13,7 +13,7 @@ void SilenceDetector::Count(Place& place, bool reported, std::uint64_t step) {
   place.silent_steps = std::min(place.silent_steps + 1, threshold::kSilentSteps);
 }
 
-void SilenceDetector::Observe(const Observation& observation) {
+void SilenceDetector::Observe(const Observation& observation, const GraphCutDetector& cut) {
   if (!observation.sharp || !observation.tensors_observed || observation.shed_level > 0) return;
   for (std::uint32_t i = 0; i < forward_.size(); ++i) {
     const TensorReading& reading = observation.forward[i];
@@ -21,7 +21,7 @@ void SilenceDetector::Observe(const Observation& observation) {
     // No gradient is expected where the output took no part in autograd, or the module did not run.
     const bool expected = reading.present && (reading.flags & kFlagRequiresGrad) != 0;
     if (expected && backward_[i].site != kNoSite) {
-      Count(backward_[i], observation.backward[i].present, observation.step);
+      Count(backward_[i], observation.backward[i].present || cut.Explains(i), observation.step);
     }
   }
 }

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "daemon/detect/detector.h"
+#include "daemon/detect/graph_cut.h"
 
 namespace neuraldbg {
 
 class SilenceDetector {
  public:
-  void Observe(const Observation& observation);
+  // A gradient that a cut graph explains (`cut`) is no blind spot.
+  void Observe(const Observation& observation, const GraphCutDetector& cut);
   struct Silent {
     std::uint32_t site = kNoSite;
     std::uint64_t since = 0;

@@ -134,6 +134,7 @@ void SiteGraph::AddSites(const Topology& topology) {
     node.dtype = site.dtype;
     node.requires_grad = site.requires_grad;
     node.module = site.role == SiteRole::kOutput || site.owner.empty() ? site.module : site.owner;
+    node.root_code = site.role != SiteRole::kOutput && site.owner.empty();
     if (site.role == SiteRole::kOutput) node.kind = site.module_kind;
     node.squashing = EndsWithAny(node.kind, kSquashing);
     uses_[id] = {Kind::kForward, node_count()};

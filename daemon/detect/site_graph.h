@@ -25,8 +25,9 @@ struct GraphNode {
   bool activation = false;   // a leaf without weights (ReLU, GELU …): may be dead
   bool squashing = false;    // tanh, sigmoid, softmax: may saturate
   bool requires_grad = false;
-  std::string module;  // whose mechanism this is: the module, or the owner of glue and merges
-  std::string kind;    // module class; empty for glue and merges
+  bool root_code = false;  // glue or merge that the model's own forward computed, whose path is empty
+  std::string module;      // whose mechanism this is: the module, or the owner of glue and merges
+  std::string kind;        // module class; empty for glue and merges
 };
 
 struct GraphParameter {

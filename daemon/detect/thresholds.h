@@ -81,6 +81,9 @@ inline constexpr double kLostGradientSpan = 16.0;      // within 2^16 of the lar
 inline constexpr double kLostRateShare = 1e-3;         // of the largest learning rate so far
 inline constexpr double kLostAllShare = 0.8;           // of the trainable parameters: the optimizer, not a layer
 inline constexpr std::uint32_t kNoGradientSteps = 20;
+// A gradient that came in so many observed steps in a row and then in none of so many: default. What comes every n-th
+// step only (a critic trained more often than its generator) has no such streak.
+inline constexpr std::uint32_t kGradientStreak = 10, kCutSteps = 2;
 inline constexpr double kUpdateShareLog2 = -4.0589;  // log2 0.06: updates below 6 % of the weight never matter
 inline constexpr double kScalerWindow = 50, kScalerShare = 0.25;  // skipped share; AMP start-up skips 4 to 14 steps
 // A run whose gradients are dirty at the first forward pass of every step may clear them before backward, which is

@@ -126,6 +126,8 @@ StepValues SyntheticRun::Normal(std::uint64_t step) const {
   values.forward_nan.assign(nodes_, 0);
   values.backward_nan.assign(nodes_, 0);
   values.requires_grad.assign(nodes_, 1);
+  values.cut.assign(nodes_, 0);
+  values.evaluation.assign(nodes_, 0);
   values.absent.assign(nodes_, 0);
   values.numel.assign(nodes_, kNumel);
   for (std::uint32_t p = 0; p < parameters_; ++p) {
@@ -164,7 +166,8 @@ void SyntheticRun::AddForward(const StepValues& v, StepFrame& frame) const {
     level = std::max(level + v.forward_gain[i], -50.0F);
     if (v.absent[i] != 0) continue;
     const auto flags =
-        static_cast<std::uint16_t>(kFlagTraining | kFlagGradMode | (v.requires_grad[i] != 0 ? kFlagRequiresGrad : 0));
+        static_cast<std::uint16_t>(kFlagTraining | kFlagGradMode | (v.requires_grad[i] != 0 ? kFlagRequiresGrad : 0) |
+                                   (v.evaluation[i] != 0 ? kFlagModuleEval : 0));
     Sample sample = Tensor(i, Phase::kForward, level, v.numel[i], v.forward_nan[i], flags);
     sample.Set(Statistic::kDeadUnits, v.dead_share[i] * kUnits);
     sample.Set(Statistic::kUnits, kUnits);
@@ -186,7 +189,7 @@ void SyntheticRun::AddBackward(const StepValues& v, StepFrame& frame) const {
   for (std::uint32_t reversed = 0; reversed < nodes_; ++reversed) {
     const std::uint32_t i = nodes_ - 1 - reversed;
     if (reversed > 0) gradient = std::max(gradient + v.backward_gain[i], -50.0F);
-    flows = flows && v.requires_grad[i] != 0;
+    flows = flows && v.requires_grad[i] != 0 && v.cut[i] == 0;
     if (!flows || v.absent[i] != 0) continue;
     frame.samples.push_back(
         Tensor(nodes_ + i, Phase::kBackward, gradient + std::log2(v.loss_scale), v.numel[i], v.backward_nan[i], 0));

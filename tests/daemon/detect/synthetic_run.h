@@ -24,9 +24,11 @@ struct StepValues {
   float root_level = -6;             // log2 rms of the gradient at the sink
   std::vector<float> dead_share;     // by node
   std::vector<float> forward_nan, backward_nan;
-  std::vector<std::uint8_t> requires_grad;                           // by node
-  std::vector<float> numel;                                          // by node
-  std::vector<std::uint8_t> absent;                                  // by node: module did not run
+  std::vector<std::uint8_t> requires_grad;  // by node
+  std::vector<std::uint8_t> cut;            // by node: no gradient comes here, nor to what is before
+  std::vector<std::uint8_t> evaluation;     // by node: the module is in evaluation mode
+  std::vector<float> numel;                 // by node
+  std::vector<std::uint8_t> absent;         // by node: module did not run
   std::vector<float> gradient_level, update_level, parameter_level;  // by parameter
   std::vector<std::uint8_t> changed, has_gradient;
   std::vector<float> value_nan;

@@ -27,7 +27,8 @@ struct Layout {
   std::uint64_t digest;
 };
 constexpr std::array kLayouts{Layout{1, 0x248e8e60adc8f7b3}, Layout{2, 0xc23369cde47d1a9f},
-                              Layout{3, 0x8b73600c673b5bd0}, Layout{4, 0xccd7756496630d0c}};
+                              Layout{3, 0x8b73600c673b5bd0}, Layout{4, 0xccd7756496630d0c},
+                              Layout{5, 0xf2ded523b3f3bc1b}};
 
 class Digest {
  public:
