@@ -43,6 +43,23 @@ void ManifestWriter::Reset(std::span<std::byte> region) noexcept {
 
 void ManifestWriter::Disable() noexcept { enabled_.store(false, std::memory_order_relaxed); }
 
+Error ManifestWriter::CopyFrom(ManifestWriter& other) noexcept {
+  const std::scoped_lock lock(mutex_, other.mutex_);
+  if (!enabled_.load(std::memory_order_relaxed) || committed_ != 0) {
+    return {Errc::kDisabled, 0, "the manifest is in use"};
+  }
+  if (sizeof(ManifestHeader) + other.committed_ > region_.size()) {
+    return {Errc::kFull, 0, "the manifest region has no room for the entries of the other"};
+  }
+  std::memcpy(region_.data() + sizeof(ManifestHeader), other.region_.data() + sizeof(ManifestHeader), other.committed_);
+  committed_ = other.committed_;
+  generation_ = other.generation_;
+  auto* header = std::launder(reinterpret_cast<ManifestHeader*>(region_.data()));
+  header->generation.store(generation_, std::memory_order_relaxed);
+  header->committed_bytes.store(committed_, std::memory_order_release);
+  return {};
+}
+
 Error ManifestWriter::Append(const ManifestEntry& entry) noexcept {
   if (!enabled_.load(std::memory_order_relaxed)) return {Errc::kDisabled, 0, "the manifest accepts no more entries"};
   std::vector<std::byte> body;

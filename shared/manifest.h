@@ -137,6 +137,8 @@ class ManifestWriter {
   ManifestWriter& operator=(const ManifestWriter&) = delete;
   void Reset(std::span<std::byte> region) noexcept;
   Error Append(const ManifestEntry& entry) noexcept;
+  // Continues another segment's manifest. Only before the first append; kFull when it does not fit.
+  Error CopyFrom(ManifestWriter& other) noexcept;
   // Further appends return kDisabled without touching the region or the mutex, which a forked child may have inherited
   // in a locked state.
   void Disable() noexcept;

@@ -1,5 +1,6 @@
 #include "shared/ring_writer.h"
 
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -252,6 +253,41 @@ void SegmentWriter::Heartbeat() noexcept {
 bool SegmentWriter::Unlinked() const noexcept {
   struct stat status{};
   return ::fstat(impl_->state.shared->fd.get(), &status) == 0 && status.st_nlink == 0;
+}
+
+bool SegmentWriter::Claimed() const noexcept {
+  const int fd = impl_->state.shared->fd.get();
+  if (::flock(fd, LOCK_SH | LOCK_NB) != 0) return true;
+  ::flock(fd, LOCK_UN);
+  return false;
+}
+
+SegmentWriter::Lost SegmentWriter::CountLost(const SegmentWriter& lost) noexcept {
+  const SegmentView& from = lost.impl_->state.view;
+  WriterState& state = impl_->state;
+  Lost counted;
+  std::uint64_t consumed = 0;
+  for (std::uint32_t index = 0; index < from.geometry.lanes; ++index) {
+    const std::uint64_t capacity = from.geometry.lane_capacity;
+    const std::uint64_t tail = from.producer_lane(index).tail.load(std::memory_order_acquire);
+    std::uint64_t head = ConsumerLaneAt(from.base + from.offsets.consumer, index).head.load(std::memory_order_acquire);
+    if (head > tail || tail - head > capacity) head = tail > capacity ? tail - capacity : 0;  // scribbled on
+    consumed += head;
+    for (; head != tail; ++head, ++counted.records) {
+      Record record;
+      std::memcpy(&record, from.records(index) + (head & (capacity - 1)) * kRecordBytes, sizeof record);
+      DropWithoutLane(state, record);
+    }
+  }
+  if (consumed != 0) return counted;
+  for (std::uint32_t site = 0; site <= from.geometry.sites; ++site) {
+    const std::uint64_t drops = from.site_drops(site).load(std::memory_order_relaxed);
+    if (drops == 0) continue;
+    state.view.site_drops(site).fetch_add(drops, std::memory_order_relaxed);
+    state.view.producer().no_lane_drops.fetch_add(drops, std::memory_order_relaxed);
+    counted.drops += drops;
+  }
+  return counted;
 }
 
 bool SegmentWriter::enabled() const noexcept { return impl_->state.active_id.load(std::memory_order_relaxed) != 0; }

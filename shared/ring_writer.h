@@ -57,7 +57,15 @@ class SegmentWriter {
   ManifestWriter& manifest() noexcept;
   void Heartbeat() noexcept;  // stores the current monotonic time; called about once a second by the agent's thread
   bool Unlinked() const noexcept;  // the file was removed under us (logind, an operator): publish a new one
-  bool enabled() const noexcept;   // false in a forked child and after Close
+  bool Claimed() const noexcept;   // a daemon holds the file, under whatever name or none, and drains it to its end
+  // Counts as dropped here what `lost` holds and no daemon has consumed, per site; returns how many. What `lost` had
+  // dropped itself is added if no daemon ever drained it: otherwise that was counted before. Only before the first
+  // push, and once nothing is pushed into `lost` any more.
+  struct Lost {
+    std::uint64_t records = 0, drops = 0;
+  };
+  Lost CountLost(const SegmentWriter& lost) noexcept;
+  bool enabled() const noexcept;  // false in a forked child and after Close
   const std::string& path() const noexcept;
   const std::uint8_t* uuid() const noexcept;  // 16 bytes
   std::uint32_t lane_capacity() const noexcept;
