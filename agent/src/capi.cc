@@ -278,6 +278,8 @@ void ndbg_session_status(int32_t session, ndbg_status* status) {
   status->step = now.step;
   status->lane_capacity = now.lane_capacity;
   status->enabled = now.enabled ? 1 : 0;
+  status->lost = now.lost;
+  status->replacements = now.replacements;
 }
 
 uint64_t ndbg_session_skipped(int32_t session) {

@@ -31,7 +31,8 @@ NDBG_EXPORT int32_t ndbg_session_create(const ndbg_session_options* options, cha
 // Clean end: pushes nothing more, marks the segment closed, joins the heartbeat thread, unmaps. The file stays for the
 // daemon.
 NDBG_EXPORT void ndbg_session_destroy(int32_t session);
-NDBG_EXPORT const char* ndbg_session_path(int32_t session);  // valid until destroy
+// Of the segment that is written now: a new one where somebody removed the file. Valid until destroy.
+NDBG_EXPORT const char* ndbg_session_path(int32_t session);
 NDBG_EXPORT const char* ndbg_version(void);
 
 // How `saturated_count` and `dead_units` are counted for a tensor site.
@@ -110,6 +111,8 @@ NDBG_EXPORT uint64_t ndbg_session_step(int32_t session);
 typedef struct {
   uint64_t attempts, dropped, agent_ns, records_this_step, nonfinite_this_step, nonfinite_total, step;
   uint32_t lane_capacity, enabled;
+  uint64_t lost;          // of the dropped: what lay unread in segments that somebody removed
+  uint32_t replacements;  // such segments, each replaced by a new one
 } ndbg_status;
 // agent_ns, attempts and dropped count since attach; nonfinite_* count records that met a NaN or Inf.
 NDBG_EXPORT void ndbg_session_status(int32_t session, ndbg_status* status);

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <utility>
 
 namespace neuraldbg {
 
@@ -12,13 +13,13 @@ namespace {
 constexpr std::chrono::seconds kPeriod{1};
 }  // namespace
 
-bool Heartbeat::Start(SegmentWriter& writer) noexcept {
+bool Heartbeat::Start(std::function<void()> beat) noexcept {
   sigset_t all, previous;
   sigfillset(&all);
   if (pthread_sigmask(SIG_SETMASK, &all, &previous) != 0) return false;
   bool started = true;
   try {
-    thread_ = std::thread([this, &writer] { Run(writer); });
+    thread_ = std::thread([this, beat = std::move(beat)] { Run(beat); });
     pthread_setname_np(thread_.native_handle(), "neuraldbg");
   } catch (...) {
     started = false;
@@ -27,10 +28,12 @@ bool Heartbeat::Start(SegmentWriter& writer) noexcept {
   return started;
 }
 
-void Heartbeat::Run(SegmentWriter& writer) noexcept {
+void Heartbeat::Run(const std::function<void()>& beat) noexcept {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    writer.Heartbeat();
+    lock.unlock();  // a beat that makes a new segment takes its time, and Stop must not wait for the lock as well
+    beat();
+    lock.lock();
     wake_.wait_for(lock, kPeriod, [this] { return stop_; });
   }
 }

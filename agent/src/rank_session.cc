@@ -50,13 +50,17 @@ std::string Sentence(const SegmentOptions& options, const Error& error) {
 
 }  // namespace
 
-RankSession::RankSession(std::unique_ptr<SegmentWriter> writer, RunEntry run, std::uint32_t site_capacity)
-    : writer_(std::move(writer)),
+RankSession::RankSession(const SegmentOptions& options, std::unique_ptr<SegmentWriter> first, RunEntry run)
+    : options_(options),
       heartbeat_(std::make_unique<Heartbeat>()),
       run_(std::move(run)),
-      site_capacity_(site_capacity),
-      sites_(std::make_unique<SiteState[]>(site_capacity)),
-      step_(run_.start_step) {}
+      site_capacity_(options.sites),
+      sites_(std::make_unique<SiteState[]>(options.sites)),
+      step_(run_.start_step) {
+  writers_.reserve(kMaxSegments);
+  writers_.push_back(std::move(first));
+  current_.store(writers_.back().get(), std::memory_order_release);
+}
 
 std::unique_ptr<RankSession> RankSession::Create(const SegmentOptions& options, RunEntry run,
                                                  std::string& reason) noexcept try {
@@ -67,9 +71,9 @@ std::unique_ptr<RankSession> RankSession::Create(const SegmentOptions& options, 
     reason = Sentence(options, writer.error());
     return nullptr;
   }
-  std::unique_ptr<RankSession> session(new RankSession(std::move(writer).value(), std::move(run), options.sites));
+  std::unique_ptr<RankSession> session(new RankSession(options, std::move(writer).value(), std::move(run)));
   session->Append(session->run_);  // a first version, so that the daemon can name the run before the first step
-  if (!session->heartbeat_->Start(*session->writer_)) {
+  if (!session->heartbeat_->Start([raw = session.get()] { raw->Beat(); })) {
     reason = "cannot start the heartbeat thread";
     return nullptr;
   }
@@ -82,8 +86,55 @@ std::unique_ptr<RankSession> RankSession::Create(const SegmentOptions& options, 
 RankSession::~RankSession() { Close(); }
 
 void RankSession::Close() noexcept {
-  writer_->Close();
+  writer().Close();
   heartbeat_->Stop();
+  // Where the file was replaced in the last second, the old one is not closed yet, and a new one may stand ready.
+  const std::lock_guard lock(sites_mutex_);
+  for (const std::unique_ptr<SegmentWriter>& one : writers_) one->Close();
+  if (prepared_ != nullptr) {
+    prepared_->Close();
+    ::unlink(prepared_->path().c_str());  // nothing is in it
+  }
+}
+
+void RankSession::Append(const ManifestEntry& entry) noexcept {
+  const std::lock_guard lock(sites_mutex_);
+  (void)writer().manifest().Append(entry);
+}
+
+void RankSession::Beat() noexcept {
+  SegmentWriter& current = writer();
+  current.Heartbeat();
+  if (retired_ != nullptr) retired_->Close();
+  retired_ = replaced_.exchange(nullptr, std::memory_order_acq_rel);
+  if (next_.load(std::memory_order_acquire) != nullptr || !current.enabled() || !current.Unlinked()) return;
+  if (segments_made_ == kMaxSegments) return;
+  Result<std::unique_ptr<SegmentWriter>> made = SegmentWriter::Create(options_);
+  if (!made.ok()) return;  // asked again at the next beat
+  ++segments_made_;
+  prepared_ = std::move(made).value();
+  next_.store(prepared_.get(), std::memory_order_release);
+}
+
+void RankSession::MoveTo(SegmentWriter& next) noexcept {
+  const std::lock_guard lock(sites_mutex_);
+  SegmentWriter& old = writer();
+  if (next.manifest().CopyFrom(old.manifest()).code != Errc::kOk) return;
+  const SegmentWriter::Lost lost = old.Claimed() ? SegmentWriter::Lost{} : next.CountLost(old);
+  try {
+    (void)next.manifest().Append(
+        MarkEntry{step(), "the file in shared memory was removed by somebody; this is a new one"});
+  } catch (...) {  // no memory for the text: it goes on without
+  }
+  // What was lost is among the new segment's drops, and counts there.
+  attempts_before_ += old.attempts() - lost.records - lost.drops;
+  dropped_before_ += old.dropped() - lost.drops;
+  lost_.fetch_add(lost.records + lost.drops, std::memory_order_relaxed);
+  writers_.push_back(std::move(prepared_));  // has room for kMaxSegments
+  current_.store(&next, std::memory_order_release);
+  next_.store(nullptr, std::memory_order_release);
+  replaced_.store(&old, std::memory_order_release);
+  replacements_.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::uint32_t RankSession::AddSite(SiteEntry entry, const SiteReading& reading) noexcept {
@@ -91,7 +142,7 @@ std::uint32_t RankSession::AddSite(SiteEntry entry, const SiteReading& reading) 
   const std::uint32_t id = site_count_.load(std::memory_order_relaxed);
   if (id >= site_capacity_) return kNoSite;
   entry.id = id;
-  if (writer_->manifest().Append(std::move(entry)).code != Errc::kOk) return kNoSite;
+  if (writer().manifest().Append(std::move(entry)).code != Errc::kOk) return kNoSite;
   sites_[id].Set(reading);
   site_count_.store(id + 1, std::memory_order_release);  // pairs with the acquire load in Exists
   return id;
@@ -100,7 +151,8 @@ std::uint32_t RankSession::AddSite(SiteEntry entry, const SiteReading& reading) 
 bool RankSession::UpdateSite(SiteEntry entry, const SiteReading& reading) noexcept {
   const std::uint32_t id = entry.id;
   if (!Exists(id)) return false;
-  if (writer_->manifest().Append(std::move(entry)).code != Errc::kOk) return false;
+  const std::lock_guard lock(sites_mutex_);
+  if (writer().manifest().Append(std::move(entry)).code != Errc::kOk) return false;
   sites_[id].Set(reading);
   return true;
 }
@@ -132,8 +184,8 @@ void RankSession::Ready(bool graph_exact, std::uint32_t planned_sites, std::uint
   run_.graph_exact = graph_exact;
   run_.planned_sites = planned_sites;
   run_.parameter_count = parameters;
-  Append(run_);
-  Append(ReadyEntry{step()});
+  (void)writer().manifest().Append(run_);
+  (void)writer().manifest().Append(ReadyEntry{step()});
 }
 
 void RankSession::SetContext(bool training, bool grad_mode, std::uint32_t microbatch) noexcept {
@@ -173,7 +225,7 @@ bool RankSession::Emit(std::uint32_t site, Record& record) noexcept {
   if (grad_mode_.load(std::memory_order_relaxed)) record.flags |= kFlagGradMode;
   if (record.kind != RecordKind::kTensor && reading.requires_grad) record.flags |= kFlagRequiresGrad;
   if (state.evaluation.load(std::memory_order_relaxed)) record.flags |= kFlagModuleEval;
-  (void)writer_->Push(record);  // a drop is counted by the writer
+  (void)writer().Push(record);  // a drop is counted by the writer
   records_this_step_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
@@ -243,8 +295,8 @@ void RankSession::ParameterAfter(std::uint32_t site, const TensorView& value) no
 
 std::uint64_t RankSession::EndStep(std::uint32_t site, Record& record) noexcept {
   StepPayload& payload = record.step_end;
-  payload.attempts_total = writer_->attempts() + 1;
-  payload.dropped_total = writer_->dropped();
+  payload.attempts_total = writer().attempts() + 1;
+  payload.dropped_total = writer().dropped();
   const std::uint64_t agent_ns = agent_ns_.load(std::memory_order_relaxed);
   payload.agent_ns = agent_ns - agent_ns_at_step_;
   agent_ns_at_step_ = agent_ns;
@@ -258,21 +310,24 @@ std::uint64_t RankSession::EndStep(std::uint32_t site, Record& record) noexcept 
   epoch_.fetch_add(1, std::memory_order_relaxed);
   pass_.fetch_add(1, std::memory_order_relaxed);
   step_.store(closed + 1, std::memory_order_relaxed);
+  if (SegmentWriter* next = next_.load(std::memory_order_acquire); next != nullptr) MoveTo(*next);
   return closed;
 }
 
 SessionStatus RankSession::Status() const noexcept {
   SessionStatus status;
-  status.attempts = writer_->attempts();
-  status.dropped = writer_->dropped();
+  status.attempts = attempts_before_.load(std::memory_order_relaxed) + writer().attempts();
+  status.dropped = dropped_before_.load(std::memory_order_relaxed) + writer().dropped();
+  status.lost = lost_.load(std::memory_order_relaxed);
+  status.replacements = replacements_.load(std::memory_order_relaxed);
   status.agent_ns = agent_ns_.load(std::memory_order_relaxed);
   status.records_this_step = records_this_step_.load(std::memory_order_relaxed);
   status.nonfinite_this_step = nonfinite_this_step_.load(std::memory_order_relaxed);
   status.nonfinite_total = nonfinite_total_.load(std::memory_order_relaxed);
   status.step = step();
   status.skipped_tensors = skipped_.load(std::memory_order_relaxed);
-  status.lane_capacity = writer_->lane_capacity();
-  status.enabled = writer_->enabled();
+  status.lane_capacity = writer().lane_capacity();
+  status.enabled = writer().enabled();
   return status;
 }
 

@@ -41,6 +41,8 @@ struct SessionStatus {
   std::uint64_t attempts = 0, dropped = 0, agent_ns = 0;
   std::uint64_t records_this_step = 0, nonfinite_this_step = 0, nonfinite_total = 0;
   std::uint64_t step = 0, skipped_tensors = 0;
+  std::uint64_t lost = 0;          // of the dropped: records in removed segments that nobody had read
+  std::uint32_t replacements = 0;  // segments that were removed by somebody and replaced
   std::uint32_t lane_capacity = 0;
   bool enabled = false;
 };
@@ -64,7 +66,7 @@ class RankSession {
   // kNoSite for forward slots. A call beyond the last one starts again from the first. At most kMaxCalls sites; once
   // per slot.
   bool SetCalls(std::uint32_t slot, std::uint32_t forward, std::span<const std::uint32_t> sites) noexcept;
-  void Append(const ManifestEntry& entry) noexcept { (void)writer_->manifest().Append(entry); }
+  void Append(const ManifestEntry& entry) noexcept;
   void Ready(bool graph_exact, std::uint32_t planned_sites, std::uint32_t parameters) noexcept;
 
   void Arm(bool tensors) noexcept { armed_.store(tensors, std::memory_order_relaxed); }
@@ -96,18 +98,33 @@ class RankSession {
   std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
   void AddAgentTime(std::uint64_t nanoseconds) noexcept { agent_ns_.fetch_add(nanoseconds, std::memory_order_relaxed); }
   SessionStatus Status() const noexcept;
-  const std::string& path() const noexcept { return writer_->path(); }
+  // Of the segment that is written now; valid as long as the session.
+  const std::string& path() const noexcept { return writer().path(); }
 
  private:
   struct SiteState;
 
-  RankSession(std::unique_ptr<SegmentWriter> writer, RunEntry run, std::uint32_t site_capacity);
+  RankSession(const SegmentOptions& options, std::unique_ptr<SegmentWriter> first, RunEntry run);
+  SegmentWriter& writer() const noexcept { return *current_.load(std::memory_order_acquire); }
+  void Beat() noexcept;                       // once a second, on the heartbeat thread
+  void MoveTo(SegmentWriter& next) noexcept;  // between two steps, on the thread that ends them
   bool Exists(std::uint32_t site) const noexcept { return site < site_count_.load(std::memory_order_acquire); }
   std::uint16_t NextCall(SiteState& site) noexcept;
   std::uint32_t SiteOfCall(std::uint32_t slot) noexcept;
   void CountNonfinite(std::uint64_t elements) noexcept;
 
-  std::unique_ptr<SegmentWriter> writer_;
+  // Where the file is removed under us (RemoveIPC, a cleaning script), the heartbeat thread makes another segment, and
+  // the thread that ends the step moves there. The old one stays mapped: a push may be in it. It is closed a beat later
+  // and read to its end by a daemon that has it open; where none has, what lies in it unread counts as dropped.
+  static constexpr std::uint32_t kMaxSegments = 9;  // bounds the memory: eight replacements in one run, then silence
+  SegmentOptions options_;
+  std::vector<std::unique_ptr<SegmentWriter>> writers_;  // guarded by sites_mutex_; the last one is current
+  std::atomic<SegmentWriter*> current_{nullptr};
+  std::unique_ptr<SegmentWriter> prepared_;    // set by Beat while next_ is null, taken by MoveTo while it is not
+  std::atomic<SegmentWriter*> next_{nullptr};  // release in Beat pairs with acquire in EndStep, and back
+  std::atomic<SegmentWriter*> replaced_{nullptr};
+  SegmentWriter* retired_ = nullptr;  // only Beat touches this and the next
+  std::uint32_t segments_made_ = 1;
   std::unique_ptr<Heartbeat> heartbeat_;
   ParameterObserver parameters_;
 
@@ -125,6 +142,10 @@ class RankSession {
   std::atomic<std::uint64_t> step_{0};
   std::atomic<std::uint64_t> epoch_{1};  // changes with step and micro-batch; calls of a site are counted within one
   std::atomic<std::uint64_t> pass_{1};   // changes with every forward pass that is announced, evaluation included
+
+  // Of the segments before the current one; `lost` is in the current one's count of drops.
+  std::atomic<std::uint64_t> attempts_before_{0}, dropped_before_{0}, lost_{0};
+  std::atomic<std::uint32_t> replacements_{0};
 
   std::atomic<std::uint64_t> agent_ns_{0};  // since attach
   std::uint64_t agent_ns_at_step_ = 0;      // only EndStep touches it

@@ -1,7 +1,9 @@
 // Goal: handles go stale quietly; nothing of a session survives destroy, fork or a bad directory; its thread is one and
 // ends with it.
 #include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +39,73 @@ int ThreadsNamed(const std::string& name) {
   }
   closedir(directory);
   return found;
+}
+
+// Ends steps until the heartbeat thread has noticed and the session has moved to another file.
+std::string PathAfterRemoval(std::int32_t session, std::uint32_t site, std::uint32_t replacements) {
+  ndbg_status status{};
+  EXPECT_TRUE(testing::WaitFor([&] {
+    ndbg_step step{};
+    step.site = site;
+    ndbg_session_end_step(session, &step);
+    ndbg_session_status(session, &status);
+    return status.replacements == replacements;
+  }));
+  return ndbg_session_path(session);
+}
+
+TEST(Session, RemovedFile_IsReplacedAndWhatNobodyReadIsCounted) {
+  const ScratchDirectory directory;
+  const std::int32_t session = CreateIn(directory.path(), "run", 1, 64);
+  const ndbg_site tensor = Site("a"), end = Site("step", SiteRole::kStep, Phase::kSystem);
+  const std::uint32_t site = ndbg_session_add_site(session, &tensor);
+  const std::uint32_t step_site = ndbg_session_add_site(session, &end);
+  for (int i = 0; i < 70; ++i) Observe(session, site, {1});  // six more than the lane holds
+  const std::string first = ndbg_session_path(session);
+  ASSERT_EQ(::unlink(first.c_str()), 0);
+  const std::string second = PathAfterRemoval(session, step_site, 1);
+  ASSERT_NE(second, first);
+  ndbg_status status{};
+  ndbg_session_status(session, &status);
+  const std::uint64_t before = status.attempts;
+  EXPECT_EQ(status.lost, before) << "no daemon was there: all of it";
+  EXPECT_EQ(status.dropped, before);
+  Observe(session, site, {2});
+  ndbg_session_status(session, &status);
+  EXPECT_EQ(status.attempts, before + 1);
+  EXPECT_EQ(status.dropped, before);
+  const Contents contents = ReadBack(second);
+  ASSERT_EQ(contents.records.size(), 1u);
+  EXPECT_EQ(contents.records[0].tensor.sum, 2.0);
+  EXPECT_EQ(contents.dropped, before);
+  std::vector<std::string> names;
+  for (const ManifestEntry& entry : contents.entries) {
+    if (const auto* known = std::get_if<SiteEntry>(&entry)) names.push_back(known->name);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"a", "step"})) << "the manifest came along";
+  ndbg_session_destroy(session);
+  EXPECT_EQ(ReadBack(second).owner, OwnerState::kClosed);
+}
+
+TEST(Session, RemovedFile_ThatADaemonHoldsLosesNothing) {
+  const ScratchDirectory directory;
+  const std::int32_t session = CreateIn(directory.path());
+  const ndbg_site tensor = Site("a"), end = Site("step", SiteRole::kStep, Phase::kSystem);
+  const std::uint32_t site = ndbg_session_add_site(session, &tensor);
+  const std::uint32_t step_site = ndbg_session_add_site(session, &end);
+  const std::string first = ndbg_session_path(session);
+  const int claim = ::open(first.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(claim, LOCK_EX | LOCK_NB), 0);  // as the daemon does
+  Observe(session, site, {1});
+  ASSERT_EQ(::unlink(first.c_str()), 0);
+  const std::string second = PathAfterRemoval(session, step_site, 1);
+  ndbg_status status{};
+  ndbg_session_status(session, &status);
+  EXPECT_EQ(status.lost, 0u);
+  EXPECT_EQ(status.dropped, 0u);
+  EXPECT_EQ(ReadBack(second).dropped, 0u);
+  ::close(claim);
+  ndbg_session_destroy(session);
 }
 
 // Where no daemon ever comes by, the next job is the only one that can make room.

@@ -57,6 +57,7 @@ class Attachment:
         self._first_step = plan.start_step
         self._graphs_before = compiled.recompiles()
         self._drops_said = False
+        self._replacements = 0
         sites = SiteTable(self.segment)
         self._sites = sites
         self._cadence = Cadence(plan.cadence, plan.budget)
@@ -91,7 +92,16 @@ class Attachment:
     def _on_step_end(self) -> None:
         self.observer.finish_planning()
         self.steps.count_recompiles(compiled.recompiles() - self._graphs_before)
-        if not self._drops_said and self.segment.status().dropped:
+        status = self.segment.status()
+        if status.replacements != self._replacements:
+            self._replacements = status.replacements
+            logger.warning(
+                "neuraldbg: the file in shared memory was removed by somebody (RemoveIPC, a cleaning script?);"
+                " %d records in it that no daemon had read count as dropped, %s takes its place",
+                status.lost,
+                self.segment.path,
+            )
+        if not self._drops_said and status.dropped > status.lost:
             self._drops_said = True
             logger.warning(
                 "neuraldbg: the ring is full because no daemon drains it; new records are dropped and counted,"

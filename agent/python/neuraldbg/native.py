@@ -118,6 +118,8 @@ class Status(Structure):
         ("step", c_uint64),
         ("lane_capacity", c_uint32),
         ("enabled", c_uint32),
+        ("lost", c_uint64),
+        ("replacements", c_uint32),
     ]
 
 
@@ -168,9 +170,13 @@ class Segment:
         self._handle: int = self._library.ndbg_session_create(ctypes.byref(options), error, _ERROR_BYTES)
         if self._handle < 0:
             raise SegmentError(error.value.decode("utf-8", "replace") or "the segment could not be created")
-        self.path = self._library.ndbg_session_path(self._handle).decode()
         self.version = self._library.ndbg_version().decode()
         self.closed = False
+
+    @property
+    def path(self) -> str:
+        """Of the file that is written now; "" after close()."""
+        return self._library.ndbg_session_path(self._handle).decode()
 
     def close(self) -> None:
         """Clean end of the segment; joins the heartbeat thread (at most 50 ms)."""
