@@ -34,6 +34,17 @@ std::uint64_t TensorSeries::TickOf(std::uint64_t step) const {
   return ticks_;
 }
 
+std::uint64_t TensorSeries::TickShowing(std::uint64_t step) const {
+  const std::uint64_t tick = TickOf(step);
+  return tick + 1 < ticks_ && StepOf(tick) < step ? tick + 1 : tick;
+}
+
+std::uint64_t TensorSeries::FirstUnseen(std::uint64_t step) const {
+  const std::uint64_t tick = TickOf(step);
+  const bool remembered = tick < ticks_ && tick > 0 && tick - 1 + Series::kHistory >= ticks_;
+  return remembered && StepOf(tick) == step ? StepOf(tick - 1) + 1 : step;
+}
+
 void TensorSeries::Observe(const Observation& observation, DetectorOutput& output) {
   hot_ = false;
   if (!observation.tensors_observed) return;

@@ -43,6 +43,11 @@ class TensorSeries {
   std::uint64_t StepOf(std::uint64_t tick) const { return steps_[tick % Series::kHistory]; }
   // Newest tick whose step is not after `step`; ticks() if none is remembered.
   std::uint64_t TickOf(std::uint64_t step) const;
+  // Tick that shows what happened at `step`: where tensors are sampled, the first one observed from then on; the newest
+  // if none was.
+  std::uint64_t TickShowing(std::uint64_t step) const;
+  // What is new at the observed step `step` may have begun in any step from here on.
+  std::uint64_t FirstUnseen(std::uint64_t step) const;
   // log2 rms of the gradient of node at tick, not relative to the sinks.
   float AbsoluteBackwardLevel(const SiteGraph& graph, std::uint32_t node, std::uint64_t tick) const;
   // Combined log2 level of the gradients at the sinks.

@@ -152,7 +152,7 @@ class CauseFinder {
 
   bool LossInputsMoved(const Suspect& suspect) const {
     const TensorSeries& tensors = detectors_.tensors();
-    const std::uint64_t tick = tensors.TickOf(suspect.step);
+    const std::uint64_t tick = tensors.TickShowing(suspect.step);
     for (std::uint32_t i = 0; i < detectors_.graph().node_count(); ++i) {
       if (!detectors_.graph().nodes()[i].sink) continue;
       if (std::fabs(tensors.node(i).forward_level.DeviationOrZero(tick)) > kLossInputChange) return true;
@@ -170,7 +170,7 @@ class CauseFinder {
   // curriculum): not the labels' fault, and not certain enough to be the data's.
   bool BatchMoved(const Suspect& suspect, Cause cause) {
     const TensorSeries& tensors = detectors_.tensors();
-    const std::uint64_t tick = tensors.TickOf(suspect.step);
+    const std::uint64_t tick = tensors.TickShowing(suspect.step);
     for (std::uint32_t i = 0; i < detectors_.graph().batches().size(); ++i) {
       const Series& batch = tensors.batch(i);
       const double change = std::fabs(batch.DeviationOrZero(tick));

@@ -59,12 +59,22 @@ void RankInference::AddFinding(Finding finding) {
       return;
     }
   }
+  SayInterval(finding);
   Cause cause;
   cause.exact = true;
   cause.fallback = finding.uncertain;
   cause.chain = NonfiniteChain(detectors_, finding);
   cause.finding = std::move(finding);
   findings_.push_back(std::move(cause));
+}
+
+// Where steps are sampled, the first observed step that shows a change need not be the first that had it.
+void RankInference::SayInterval(Finding& finding) const {
+  if (finding.phase != Phase::kForward && finding.phase != Phase::kBackward) return;
+  const std::uint64_t first = detectors_.tensors().FirstUnseen(finding.step);
+  if (first >= finding.step) return;
+  finding.note += " It began in one of the steps " + std::to_string(first) + " to " + std::to_string(finding.step) +
+                  ", of which only the last was observed.";
 }
 
 // An incident opens at an alarm and ends after kQuietSteps without one; alarms in between belong to it.
@@ -96,6 +106,7 @@ void RankInference::UpdateIncidents(std::uint64_t step) {
   const LossSeries& loss = detectors_.loss();
   if (loss.series().SteppedAndStayed() || loss.cusum() >= 1) incident.hot_steps = kLossStepSamples;
   incident.causes = FindCauses(detectors_, step);
+  for (Cause& cause : incident.causes) SayInterval(cause.finding);
   WatchLoss(incident);
   incidents_.push_back(std::move(incident));
 }

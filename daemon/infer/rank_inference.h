@@ -50,6 +50,7 @@ class RankInference {
  private:
   void Judge(std::uint64_t step, std::vector<Finding> findings);
   void UpdateIncidents(std::uint64_t step);
+  void SayInterval(Finding& finding) const;
   void WatchLoss(Incident& incident) const;
   void AddFinding(Finding finding);
 
