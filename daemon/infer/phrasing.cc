@@ -118,18 +118,18 @@ std::string PlaceOf(const Finding& finding, const Topology& topology) {
   const bool known = finding.site < topology.sites.size();
   const SiteEntry none;
   const SiteEntry& site = known ? topology.sites[finding.site] : none;
-  switch (known ? site.role : SiteRole::kOutput) {
-    case SiteRole::kMerge:
-    case SiteRole::kMergeGradient:
-      return "the code of " + OrModel(finding.module) + " where its branches meet";
+  switch (known ? site.role : SiteRole::kLoss) {
     case SiteRole::kInput:
-    case SiteRole::kInputGradient:
-      // (A gradient at its input is what the module itself sent back.)
-      if (finding.module == site.module) break;
-      return "the code of " + OrModel(finding.module) + " in front of " + OrModel(site.module);
+      // Not finding.module: code of the model itself, which has no name, goes by the name of the module that reads it.
+      return "the code of " + OrModel(site.owner) + " in front of " + OrModel(site.module);
+    case SiteRole::kMerge:
+      return "the code of " + OrModel(finding.module) + " where its branches meet";
     case SiteRole::kOutput:
     case SiteRole::kOutputGradient:
-      if (!known || !finding.module.empty() || site.module.empty()) break;
+    case SiteRole::kInputGradient:
+    case SiteRole::kMergeGradient:
+      // A gradient tells of what stands behind its site: a module, or else code that has no name.
+      if (!finding.module.empty() || site.module.empty()) break;
       return "the code of the model behind " + site.module;
     default:
       break;

@@ -61,11 +61,12 @@ void ExpectWhole(const std::string& sentence) {
   }
 }
 
-Topology TopologyWith(SiteRole role, const std::string& module) {
+Topology TopologyWith(SiteRole role, const std::string& module, const std::string& owner) {
   Topology topology;
   SiteEntry site;
   site.role = role;
   site.module = module;
+  site.owner = owner;
   site.name = module + ":site";
   topology.sites = {site};
   return topology;
@@ -90,7 +91,9 @@ TEST(PhrasingTest, EveryKindAtEveryPlaceIsAWholeSentence) {
           said.insert(SummaryOf(cause, Topology()));
           cause.finding.site = 0;
           for (const SiteRole role : kRoles) {
-            for (const char* of : {"", "layers.3", "layers.3.0"}) said.insert(SummaryOf(cause, TopologyWith(role, of)));
+            for (const char* of : {"", "layers.3", "layers.3.0"}) {
+              for (const char* owner : {"", "layers"}) said.insert(SummaryOf(cause, TopologyWith(role, of, owner)));
+            }
           }
         }
       }
@@ -103,28 +106,35 @@ TEST(PhrasingTest, EveryKindAtEveryPlaceIsAWholeSentence) {
   EXPECT_GT(said.size(), AllKinds().size() * std::size(kMeasurements) / 2);
 }
 
-std::string Said(HypothesisKind kind, Phase phase, const std::string& module, SiteRole role, const std::string& of) {
+// A finding of `module` at a site of `of` whose tensor the code of `owner` computed.
+std::string Said(HypothesisKind kind, const std::string& module, SiteRole role, const std::string& of,
+                 const std::string& owner) {
   Cause cause;
   cause.finding.kind = kind;
-  cause.finding.phase = phase;
   cause.finding.module = module;
   cause.finding.site = 0;
-  return SummaryOf(cause, TopologyWith(role, of));
+  const std::string text = SummaryOf(cause, TopologyWith(role, of, owner));
+  return text.substr(text.find(": ") + 2);
 }
 
 TEST(PhrasingTest, FunctionalCodeIsNamedByTheModulesAroundIt) {
-  EXPECT_EQ(Said(HypothesisKind::NONFINITE_FORWARD, Phase::kForward, "layers.3", SiteRole::kInput, "layers.3.0"),
-            "Step 0: the code of layers.3 in front of layers.3.0 produces NaN or Inf from finite inputs.");
-  EXPECT_EQ(Said(HypothesisKind::NONFINITE_FORWARD, Phase::kForward, "", SiteRole::kInput, "fc"),
-            "Step 0: the code of the model in front of fc produces NaN or Inf from finite inputs.");
-  EXPECT_EQ(Said(HypothesisKind::ACTIVATION_SHIFT, Phase::kForward, "block", SiteRole::kMerge, "block"),
-            "Step 0: the output of the code of block where its branches meet changed scale and its input did not.");
-  // The gradient at a module's own input is what that module sent back.
-  EXPECT_EQ(
-      Said(HypothesisKind::VANISHING_GRADIENT, Phase::kBackward, "layers.3.0", SiteRole::kInputGradient, "layers.3.0"),
-      "Step 0: the gradient vanishes in the backward pass of layers.3.0.");
-  EXPECT_EQ(Said(HypothesisKind::VANISHING_GRADIENT, Phase::kBackward, "", SiteRole::kOutputGradient, "fc"),
-            "Step 0: the gradient vanishes in the backward pass of the code of the model behind fc.");
+  using enum HypothesisKind;
+  EXPECT_EQ(Said(NONFINITE_FORWARD, "layers.3", SiteRole::kInput, "layers.3.0", "layers.3"),
+            "the code of layers.3 in front of layers.3.0 produces NaN or Inf from finite inputs.");
+  EXPECT_EQ(Said(NONFINITE_FORWARD, "fc", SiteRole::kInput, "fc", ""),
+            "the code of the model in front of fc produces NaN or Inf from finite inputs.");
+  EXPECT_EQ(Said(ACTIVATION_SHIFT, "block", SiteRole::kMerge, "block", "block"),
+            "the output of the code of block where its branches meet changed scale and its input did not.");
+}
+
+TEST(PhrasingTest, AGradientTellsOfWhatStandsBehindItsSite) {
+  using enum HypothesisKind;
+  EXPECT_EQ(Said(VANISHING_GRADIENT, "layers.3.0", SiteRole::kInputGradient, "layers.3.0", "layers.3"),
+            "the gradient vanishes in the backward pass of layers.3.0.");
+  EXPECT_EQ(Said(NONFINITE_BACKWARD, "head", SiteRole::kMergeGradient, "block", "block"),
+            "head turns a finite gradient into NaN or Inf.");
+  EXPECT_EQ(Said(VANISHING_GRADIENT, "", SiteRole::kOutputGradient, "fc", "fc"),
+            "the gradient vanishes in the backward pass of the code of the model behind fc.");
 }
 
 TEST(PhrasingTest, WhatIsNotOfAModuleHasASubject) {
