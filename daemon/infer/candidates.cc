@@ -160,10 +160,10 @@ class CauseFinder {
     return false;
   }
 
-  // That the model's tensors did not move is known only if they have a baseline and were observed since.
+  // That the model's tensors did not move is known only if they had a baseline then and were observed since.
   bool TensorsKnownAt(std::uint64_t step) const {
     const TensorSeries& tensors = detectors_.tensors();
-    return detectors_.warm() && tensors.StepOf(tensors.ticks() - 1) >= step;
+    return detectors_.WasWarmAt(step) && tensors.StepOf(tensors.ticks() - 1) >= step;
   }
 
   // An input that moved at the same step, though below the alarm level, may be all there is to a harder loss (a
