@@ -65,9 +65,9 @@ void ModuleModeDetector::Observe(const Observation& observation, DetectorOutput&
   finding.module = Outermost(graph, first, training);
   finding.order = -1;  // the mode is set before the pass begins
   finding.observed = changed;
-  finding.note = "The mode changed: " + std::to_string(changed) +
-                 " module(s) that behave differently in evaluation mode trained until the step before, and are in "
-                 "evaluation mode in this one.";
+  finding.note = "Of the modules that do something else in evaluation mode, " + std::to_string(changed) +
+                 (changed == 1 ? " was" : " were") + " in training mode until the step before and " +
+                 (changed == 1 ? "is" : "are") + " in evaluation mode in this one.";
   output.findings.push_back(std::move(finding));
 }
 

@@ -246,7 +246,7 @@ class Assembler {
     hypothesis.phase = finding.phase;
     hypothesis.confidence = ConfidenceOf(cause, behind);
     hypothesis.summary = SummaryOf(cause, topology);
-    hypothesis.remedy = RemedyFor(finding.kind);
+    hypothesis.remedy = RemedyFor(cause);
     hypothesis.equivalents = EquivalentsOf(cause);
     hypothesis.evidence.push_back({finding.site, finding.step, finding.statistic, finding.observed,
                                    finding.expected_low, finding.expected_high, finding.note});

@@ -94,9 +94,20 @@ constexpr KindText kTexts[] = {
     {BLIND_SPOT, "{} should report and does not", "See the observation level of the site."},
 };
 
-const KindText& TextOf(HypothesisKind kind) {
-  const auto* found =
-      std::find_if(std::begin(kTexts), std::end(kTexts), [&](const KindText& t) { return t.kind == kind; });
+// Kinds that statistics find, where an exact rule found them and more can be said.
+constexpr KindText kExactTexts[] = {
+    {ACTIVATION_SHIFT, "{} goes on training in evaluation mode",
+     "Call train() after every evaluation, also after one that ends early; see which callback switched the mode."},
+    {LOSS_DIVERGENCE, "the loss is negated", "Check the sign of the loss at this step, and what decides on it."},
+};
+
+const KindText& TextOf(const Cause& cause) {
+  const auto of_kind = [&](const KindText& text) { return text.kind == cause.finding.kind; };
+  if (cause.strong()) {
+    const auto* exact = std::find_if(std::begin(kExactTexts), std::end(kExactTexts), of_kind);
+    if (exact != std::end(kExactTexts)) return *exact;
+  }
+  const auto* found = std::find_if(std::begin(kTexts), std::end(kTexts), of_kind);
   return found == std::end(kTexts) ? kTexts[std::size(kTexts) - 1] : *found;
 }
 
@@ -161,10 +172,11 @@ std::string NumbersOf(const Finding& finding) {
 
 std::string SummaryOf(const Cause& cause, const Topology& topology) {
   const Finding& finding = cause.finding;
-  std::string text = "Step " + std::to_string(finding.step) + ": " + TextOf(finding.kind).what;
+  std::string text = "Step " + std::to_string(finding.step) + ": " + TextOf(cause).what;
   constexpr std::string_view kPlace = "{}";
   if (const std::size_t at = text.find(kPlace); at != std::string::npos) {
-    text.replace(at, kPlace.size(), PlaceOf(finding, topology));
+    const bool of_module = cause.strong() && finding.kind == ACTIVATION_SHIFT;  // a mode is no matter of one output
+    text.replace(at, kPlace.size(), of_module ? OrModel(finding.module) : PlaceOf(finding, topology));
   }
   return text + NumbersOf(finding) + ".";
 }
@@ -177,7 +189,7 @@ std::string LossText(const LossEffect& loss) {
   return text;
 }
 
-const char* RemedyFor(HypothesisKind kind) { return TextOf(kind).remedy; }
+const char* RemedyFor(const Cause& cause) { return TextOf(cause).remedy; }
 
 std::vector<std::string> EquivalentsOf(const Cause& cause) {
   std::vector<std::string> equivalents = cause.finding.equivalents;

@@ -12,8 +12,8 @@ namespace neuraldbg {
 std::string SummaryOf(const Cause& cause, const Topology& topology);
 // What the loss did while the incident lasted.
 std::string LossText(const LossEffect& loss);
-// What to do first, by kind.
-const char* RemedyFor(HypothesisKind kind);
+// What to do first.
+const char* RemedyFor(const Cause& cause);
 // Kinds that the records cannot tell from this one.
 std::vector<std::string> EquivalentsOf(const Cause& cause);
 

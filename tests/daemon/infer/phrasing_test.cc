@@ -87,7 +87,10 @@ TEST(PhrasingTest, EveryKindAtEveryPlaceIsAWholeSentence) {
         cause.finding.expected_high = m.high;
         for (const char* module : {"", "layers.3"}) {
           cause.finding.module = module;
+          cause.exact = true;
           cause.finding.site = kNoSite;
+          said.insert(SummaryOf(cause, Topology()));
+          cause.exact = false;
           said.insert(SummaryOf(cause, Topology()));
           cause.finding.site = 0;
           for (const SiteRole role : kRoles) {
@@ -148,12 +151,31 @@ TEST(PhrasingTest, WhatIsNotOfAModuleHasASubject) {
   EXPECT_EQ(SummaryOf(cause, Topology()), "Step 0: the process of this rank ended without detaching.");
 }
 
+TEST(PhrasingTest, WhatAnExactRuleFoundIsSaidSo) {
+  Cause cause;
+  cause.finding.kind = HypothesisKind::ACTIVATION_SHIFT;
+  cause.finding.site = 0;
+  cause.exact = true;
+  const Topology topology = TopologyWith(SiteRole::kOutput, "drop", "");
+  EXPECT_EQ(SummaryOf(cause, topology), "Step 0: the model goes on training in evaluation mode.");
+  cause.finding.module = "drop";
+  EXPECT_EQ(SummaryOf(cause, topology), "Step 0: drop goes on training in evaluation mode.");
+  EXPECT_THAT(RemedyFor(cause), HasSubstr("train()"));
+  cause.exact = false;
+  EXPECT_THAT(SummaryOf(cause, topology), HasSubstr("changed scale"));
+}
+
 TEST(PhrasingTest, EveryKindSaysWhatToDo) {
   for (const HypothesisKind kind : AllKinds()) {
-    const std::string remedy = RemedyFor(kind);
-    EXPECT_GT(remedy.size(), 20u) << HypothesisKindName(kind);
-    EXPECT_THAT(remedy, ::testing::EndsWith("."));
-    EXPECT_THAT(remedy, Not(HasSubstr("  ")));
+    for (const bool exact : {false, true}) {
+      Cause cause;
+      cause.finding.kind = kind;
+      cause.exact = exact;
+      const std::string remedy = RemedyFor(cause);
+      EXPECT_GT(remedy.size(), 20u) << HypothesisKindName(kind);
+      EXPECT_THAT(remedy, ::testing::EndsWith("."));
+      EXPECT_THAT(remedy, Not(HasSubstr("  ")));
+    }
   }
 }
 
