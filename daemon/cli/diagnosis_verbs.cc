@@ -44,7 +44,7 @@ ExitCode RunDiagnose(const Arguments& arguments, Source& source, Output& output)
   const ExitCode code = ExitCodeOf(response->diagnosis().verdict());
   if (response->step_consumed()) return code;
   std::cerr << "neuraldbgctl: step " << arguments.wait_step.value_or(0)
-            << " was not consumed in time; the diagnosis may not cover it\n";
+            << " was not reached; the diagnosis does not cover it\n";
   // A script that waits for a step must not take "healthy until some step before" for "healthy".
   return code == kExitSuccess ? kExitUnsure : code;
 }

@@ -18,20 +18,26 @@ std::optional<std::uint64_t> Through(const Diagnosis& diagnosis, std::uint32_t r
   return std::nullopt;
 }
 
+struct Coverage {
+  bool consumed = false;
+  bool more_to_come = true;
+};
+
 // The diagnosis itself says what it covers: what the rank's row says may be newer. A rank that ended will not consume
 // more (its last diagnosis is stored together with its end): waiting for it would only end by the caller's patience.
-bool StepConsumed(const Diagnosis& diagnosis, const RunTopology& topology, const v1::DiagnoseRequest& request) {
-  if (!request.has_wait_step()) return true;
-  bool any = false;
+Coverage CoverageOf(const Diagnosis& diagnosis, const RunTopology& topology, const v1::DiagnoseRequest& request) {
+  if (!request.has_wait_step()) return {.consumed = true, .more_to_come = false};
+  bool any = false, all = true, running = false;
   for (const StoredRank& rank : topology.ranks()) {
     if (request.has_wait_rank() && rank.key.rank != request.wait_rank()) continue;
     if (topology.Newest(rank.key.rank)->key != rank.key) continue;  // superseded by a restart
     any = true;
     const std::optional<std::uint64_t> through = Through(diagnosis, rank.key.rank);
     const bool reached = through && *through >= request.wait_step();
-    if (!reached && rank.state == RankState::kRunning) return false;
+    all = all && reached;
+    running = running || (!reached && rank.state == RankState::kRunning);
   }
-  return any;
+  return {.consumed = any && all, .more_to_come = running || !any};
 }
 
 // Of no kind of fault: like a place that does not report, it is about what is not known.
@@ -62,8 +68,9 @@ absl::StatusOr<v1::Diagnosis> DiagnosisOf(StoreReader& reader, const StoredRun& 
   return ToProto(*diagnosis, run, *topology);
 }
 
-absl::StatusOr<v1::DiagnoseResponse> Diagnose(StoreReader& reader, const Caller& caller,
-                                              const v1::DiagnoseRequest& request, Warnings warnings) {
+absl::StatusOr<v1::DiagnoseResponse> DiagnoseSoFar(StoreReader& reader, const Caller& caller,
+                                                   const v1::DiagnoseRequest& request, Warnings warnings,
+                                                   bool& more_to_come) {
   if (request.has_wait_rank() && !request.has_wait_step()) {
     return absl::InvalidArgumentError("wait_rank: means nothing without wait_step.");
   }
@@ -75,13 +82,21 @@ absl::StatusOr<v1::DiagnoseResponse> Diagnose(StoreReader& reader, const Caller&
   const absl::StatusOr<Diagnosis> diagnosis = StoredDiagnosisOf(reader, *run);
   if (!diagnosis.ok()) return diagnosis.status();
   v1::DiagnoseResponse response;
-  response.set_step_consumed(StepConsumed(*diagnosis, *topology, request));
+  const Coverage coverage = CoverageOf(*diagnosis, *topology, request);
+  response.set_step_consumed(coverage.consumed);
+  more_to_come = coverage.more_to_come;
   *response.mutable_diagnosis() = ToProto(*diagnosis, *run, *topology);
   if (request.has_wait_step()) response.mutable_diagnosis()->set_step_consumed(response.step_consumed());
   if (run->state == RunState::kRunning || request.run().empty()) {
     AddNotices(warnings, *run, *response.mutable_diagnosis());
   }
   return response;
+}
+
+absl::StatusOr<v1::DiagnoseResponse> Diagnose(StoreReader& reader, const Caller& caller,
+                                              const v1::DiagnoseRequest& request, Warnings warnings) {
+  bool more_to_come = false;
+  return DiagnoseSoFar(reader, caller, request, warnings, more_to_come);
 }
 
 absl::StatusOr<v1::GetCausalGraphResponse> GetCausalGraph(StoreReader& reader, const Caller& caller,

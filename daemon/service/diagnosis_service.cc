@@ -33,10 +33,12 @@ class WaitingDiagnose final : public grpc::ServerUnaryReactor, public LiveCall {
 
   void Look(bool closing) override {
     if (done()) return;
-    absl::StatusOr<v1::DiagnoseResponse> answer = Ask();
+    bool more_to_come = true;
+    absl::StatusOr<v1::DiagnoseResponse> answer = Ask(more_to_come);
     const bool patient = !closing && std::chrono::steady_clock::now() < give_up_;
     // The run may be so new that its segment was not adopted yet.
-    if (patient && (absl::IsNotFound(answer.status()) || (answer.ok() && !answer->step_consumed()))) return;
+    if (patient && (absl::IsNotFound(answer.status()) || (answer.ok() && !answer->step_consumed() && more_to_come)))
+      return;
     FinishOnce(WithWarnings(context_, answer.status()), answer.ok() ? &*answer : nullptr);
   }
 
@@ -53,10 +55,10 @@ class WaitingDiagnose final : public grpc::ServerUnaryReactor, public LiveCall {
                     : std::chrono::milliseconds(kWaitDefault);
   }
 
-  absl::StatusOr<v1::DiagnoseResponse> Ask() {
+  absl::StatusOr<v1::DiagnoseResponse> Ask(bool& more_to_come) {
     absl::StatusOr<ReaderPool::Lease> reader = context_.readers.Borrow();
     if (!reader.ok()) return reader.status();
-    return neuraldbg::Diagnose(**reader, caller_, request_, context_.CurrentWarnings());
+    return DiagnoseSoFar(**reader, caller_, request_, context_.CurrentWarnings(), more_to_come);
   }
 
   // `answer` is moved into gRPC's response, which lives until Finish.

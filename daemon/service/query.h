@@ -43,11 +43,16 @@ absl::StatusOr<v1::HeatmapResponse> Heatmap(StoreReader& reader, const Caller& c
 absl::StatusOr<v1::ListEventsResponse> ListEvents(StoreReader& reader, const Caller& caller,
                                                   const v1::ListEventsRequest& request);
 
-// Does not wait: `wait_step` is the business of the service. step_consumed is set as of now. That nothing is stored is
+// Does not wait: `wait_step` is the business of the service. step_consumed is set as of now; where it is false,
+// `more_to_come` says whether waiting may help (a rank that has ended consumes no more). That nothing is stored is
 // a notice where newer steps may be missing: of a run that goes on, and where the newest run is asked for, which may
 // not be stored at all.
 absl::StatusOr<v1::DiagnoseResponse> Diagnose(StoreReader& reader, const Caller& caller,
                                               const v1::DiagnoseRequest& request, Warnings warnings = {});
+// The same, for somebody who waits.
+absl::StatusOr<v1::DiagnoseResponse> DiagnoseSoFar(StoreReader& reader, const Caller& caller,
+                                                   const v1::DiagnoseRequest& request, Warnings warnings,
+                                                   bool& more_to_come);
 absl::StatusOr<v1::GetCausalGraphResponse> GetCausalGraph(StoreReader& reader, const Caller& caller,
                                                           const v1::GetCausalGraphRequest& request);
 

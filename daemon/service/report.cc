@@ -193,7 +193,7 @@ std::string RenderReport(const v1::Diagnosis& diagnosis, const ReportStyle& styl
   report.Line("Verdict", VerdictText(diagnosis), VerdictColor(diagnosis.verdict()));
   AppendIncidents(diagnosis, report);
   if (diagnosis.has_step_consumed() && !diagnosis.step_consumed()) {
-    report.Line("Missing", "The step that was waited for did not arrive in time: this may not cover it.");
+    report.Line("Missing", "The step that was waited for did not arrive: this does not cover it.");
   }
   if (diagnosis.hypotheses().empty()) report.Line("Next", VerdictAdvice(diagnosis.verdict()));
   for (int i = 0; i < diagnosis.notices_size() && i < kLinesOfASection; ++i) {

@@ -221,7 +221,9 @@ TEST_F(QueryTest, Diagnose_SaysWhetherTheStepWasConsumed) {
   EXPECT_FALSE(Diagnose(*reader_, kUser, request)->step_consumed()) << "stored, but not in the diagnosis yet";
   request.set_run("gpt#1");
   request.set_wait_step(1000);
-  EXPECT_TRUE(Diagnose(*reader_, kUser, request)->step_consumed()) << "its ranks ended: nothing more will come";
+  bool more_to_come = true;
+  EXPECT_FALSE(DiagnoseSoFar(*reader_, kUser, request, {}, more_to_come)->step_consumed()) << "it ended before step 1";
+  EXPECT_FALSE(more_to_come) << "its ranks ended: waiting would not help";
   request.set_wait_rank(9);
   EXPECT_FALSE(Diagnose(*reader_, kUser, request)->step_consumed()) << "nobody has seen rank 9";
 }
