@@ -6,8 +6,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "agent/src/rank_session.h"
+#include "agent/src/segment_sizing.h"
 #include "agent/src/session_table.h"
 
 using neuraldbg::RankSession;
@@ -33,6 +35,7 @@ std::int32_t CreateSession(const ndbg_session_options& options, std::string& rea
   segment.incarnation = options.incarnation;
   if (options.lanes != 0) segment.lanes = options.lanes < kLanesMax ? options.lanes : kLanesMax;
   if (options.lane_capacity != 0) segment.lane_capacity = options.lane_capacity;
+  segment = neuraldbg::SizedFor(std::move(segment), {options.records_per_step, options.sites});
   if (segment.lane_capacity_min > segment.lane_capacity) segment.lane_capacity_min = segment.lane_capacity;
 
   neuraldbg::RunEntry run;

@@ -22,7 +22,8 @@ typedef struct {
   const char* framework;
   uint32_t rank, world_size, incarnation;
   uint64_t start_step;
-  uint32_t lanes, lane_capacity;  // 0 = default
+  uint32_t lanes, lane_capacity;     // 0 = default
+  uint32_t records_per_step, sites;  // expected, to size the segment; 0 = unknown
   uint32_t compiled;
 } ndbg_session_options;
 

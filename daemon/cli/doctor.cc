@@ -5,11 +5,13 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "daemon/cli/surroundings.h"
 #include "daemon/cli/tables.h"
 #include "daemon/cli/verbs.h"
@@ -102,6 +104,32 @@ std::string RemedyForAnswer(const absl::Status& status) {
   return "See the daemon's log (neuraldbgd.log in the data directory, or what it prints); start it again.";
 }
 
+// Whether the newest run lost records, and why: a ring drops when it is full, and it is full when nobody drains it.
+void CheckRecords(Source& daemon, std::vector<Check>& checks) {
+  constexpr const char* kWhat = "records";
+  const absl::StatusOr<v1::ListRanksResponse> ranks = daemon.ListRanks(v1::ListRanksRequest());
+  if (!ranks.ok()) return;  // no run yet; whatever else is wrong is found by the other checks
+  double produced = 0, dropped = 0;
+  std::vector<std::string> losing;
+  for (const v1::Rank& rank : ranks->ranks()) {
+    produced += rank.records_produced();
+    dropped += rank.records_dropped();
+    if (rank.records_dropped() > 0) losing.push_back(absl::StrCat(rank.rank()));
+  }
+  if (dropped == 0) {
+    checks.push_back(Ok(kWhat, absl::StrFormat("none of the newest run's %.0f was dropped", produced)));
+    return;
+  }
+  checks.push_back(
+      Warning(kWhat,
+              absl::StrFormat("the newest run dropped %.0f of its %.0f (rank %s): its ring was full, because no daemon "
+                              "drained it for a while",
+                              dropped, produced, absl::StrJoin(losing, ", ")),
+              "Have neuraldbgd run before the job starts. If it did, the ring was too short for its pauses: it is made "
+              "smaller where the shared memory directory is short of space (docker: --shm-size, or NEURALDBG_SHM_DIR "
+              "for job and daemon)."));
+}
+
 // Whether it answers, and what it says is wrong itself.
 std::vector<Check> CheckDaemon(const DaemonAddress& address) {
   constexpr const char* kWhat = "daemon";
@@ -119,6 +147,7 @@ std::vector<Check> CheckDaemon(const DaemonAddress& address) {
     checks.push_back({storing ? "storing" : "segments", storing ? Finding::kFailure : Finding::kWarning, warning.text(),
                       warning.remedy()});
   }
+  CheckRecords(**daemon, checks);
   return checks;
 }
 

@@ -217,6 +217,20 @@ def test_several_models(attach: Any) -> None:
     assert ("batch[1]", "critic.0:output") in segment.edges and segment.run["graph_exact"]
 
 
+def test_a_model_of_many_modules_gets_a_segment_to_match(attach: Any, tmp_path: Path) -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2200)))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    session = attach(model, optimizer=optimizer, cadence=1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    status = session.status()
+    assert status.sites > 8192, "more than the default has counters for"
+    assert status.dropped == 0
+    small = attach(nn.Linear(4, 4), cadence=1)
+    sizes = [Path(one.status().segment).stat().st_size for one in (session, small)]
+    assert sizes[0] > 4 * sizes[1], sizes
+
+
 def test_the_unrelated_package_of_the_same_name_is_refused(tmp_path: Path) -> None:
     metadata = tmp_path / "neuraldbg-1.3.2.dist-info"
     metadata.mkdir()

@@ -104,6 +104,7 @@ def test_help_lists_the_verbs(finished: Daemon) -> None:
 def test_doctor_finds_everything_in_place(finished: Daemon) -> None:
     done = finished.ctl("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "was dropped" in done.stdout
 
 
 def test_stored_runs_answer_the_same_without_a_daemon_and_say_so(finished: Daemon) -> None:

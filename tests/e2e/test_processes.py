@@ -41,6 +41,10 @@ def test_a_full_ring_drops_newest_counts_them_and_says_so_once(stopped_daemon: D
     assert dropped > 0, "the ring was never full: make the run longer"
     assert received + dropped == int(rank["recordsProduced"])
     assert stopped_daemon.ask("diagnose", "job")["verdict"] != "FAULT", "missing records were read as values"
+    (check,) = [one for one in stopped_daemon.ask("doctor")["checks"] if one["check"] == "records"]
+    assert check["result"] == "warning"
+    assert f"dropped {dropped} of its {int(rank['recordsProduced'])} (rank 0)" in check["text"]
+    assert "neuraldbgd" in check["remedy"]
 
 
 def test_training_is_bitwise_the_same_with_and_without_a_daemon(daemon: Daemon, jobs: Jobs) -> None:

@@ -46,7 +46,7 @@ class Attachment:
 
     def __init__(self, config: Config, identity: Identity, plan: Plan) -> None:
         modules = list(module_paths(plan.models))
-        self.segment = _create_segment(config, identity, plan.start_step, compiled.is_compiled(modules))
+        self.segment = _create_segment(config, identity, plan, modules)
         try:
             self._observe(plan, modules)
         except BaseException:
@@ -152,7 +152,15 @@ class Attachment:
         self.segment.close()
 
 
-def _create_segment(config: Config, identity: Identity, start_step: int, is_compiled: bool) -> Segment:
+# At most: output, its gradient, and functional code on both sides of a module, seen on either way.
+_SITES_PER_MODULE = 6
+# What reports in a usual step: outputs and gradients, and every second module with functional code in front of it.
+_RECORDS_PER_MODULE = 3
+_OTHER_SITES = 64  # batch, loss, optimizer groups, system
+
+
+def _create_segment(config: Config, identity: Identity, plan: Plan, modules: list[nn.Module]) -> Segment:
+    parameters = sum(1 for _, model in plan.models for _ in model.parameters())
     return Segment(
         SessionOptions(
             shm_directory=str(config.shm_directory).encode(),
@@ -163,7 +171,9 @@ def _create_segment(config: Config, identity: Identity, start_step: int, is_comp
             rank=identity.rank,
             world_size=identity.world_size,
             incarnation=identity.incarnation,
-            start_step=start_step,
-            compiled=is_compiled,
+            start_step=plan.start_step,
+            records_per_step=_RECORDS_PER_MODULE * len(modules) + parameters + _OTHER_SITES,
+            sites=_SITES_PER_MODULE * len(modules) + parameters + _OTHER_SITES,
+            compiled=compiled.is_compiled(modules),
         )
     )

@@ -30,6 +30,8 @@ class SessionOptions(Structure):
         ("start_step", c_uint64),
         ("lanes", c_uint32),
         ("lane_capacity", c_uint32),
+        ("records_per_step", c_uint32),
+        ("sites", c_uint32),
         ("compiled", c_uint32),
     ]
 
