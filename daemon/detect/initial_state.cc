@@ -90,7 +90,8 @@ std::vector<Finding> JudgeInitialParameters(const Topology& topology, const Site
     }
     const double mean = init.sum / count;
     const double variance = init.sum_squares / count - mean * mean;
-    if (mean != 0 && variance < kSymmetricVariance * mean * mean) {
+    // A single element, or one per unit of a single unit, has nothing to be unlike.
+    if (site.shape[0] > 1 && init.numel > 2 && mean != 0 && variance < kSymmetricVariance * mean * mean) {
       Finding finding = InitFinding(graph, use.index, HypothesisKind::INIT_SYMMETRIC);
       finding.observed = std::sqrt(std::max(variance, 0.0));
       finding.expected_low = std::sqrt(kSymmetricVariance) * std::fabs(mean);

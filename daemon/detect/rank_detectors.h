@@ -40,8 +40,8 @@ class RankDetectors {
   bool statistics_void() const { return nonfinite_.suppresses_statistics(); }
   bool warm() const { return tensors_.ticks() >= learning_since_ + threshold::kWarmSteps; }
 
-  // The tensors had baselines when they were first observed at or after `step`; of steps that nobody remembers, when the
-  // oldest was that is remembered.
+  // The tensors had baselines when they were first observed at or after `step`; of steps that nobody remembers, when
+  // the oldest was that is remembered.
   bool WasWarmAt(std::uint64_t step) const {
     const std::uint64_t shown = tensors_.TickShowing(step);
     const std::uint64_t oldest = tensors_.ticks() - std::min<std::uint64_t>(tensors_.ticks(), Series::kHistory);

@@ -174,6 +174,14 @@ void TensorSeries::ObserveBackward(const Observation& observation) {
   for (const std::uint32_t root : graph.gradient_roots()) root_energy += energy_[root];
   const float root_level = graph.gradient_roots().empty() ? 0.0F : LevelOfEnergy(root_energy);
   root_levels_[ticks_ % Series::kHistory] = std::isnan(root_energy) ? kNoLevel : root_level;
+  const auto roots = graph.gradient_roots();
+  const auto is_zero = [&](std::uint32_t root) { return level_[root] <= kLevelFloor; };
+  if (!roots.empty() && std::all_of(roots.begin(), roots.end(), is_zero)) {
+    // The loss sends nothing back (a margin that every sample keeps): nothing is known of what a gradient would have
+    // done.
+    std::fill(level_.begin(), level_.end(), kNoLevel);
+    std::fill(energy_.begin(), energy_.end(), std::numeric_limits<double>::quiet_NaN());
+  }
 
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
     const GraphNode& info = graph.nodes()[i];

@@ -78,6 +78,7 @@ inline constexpr std::uint32_t kLostSteps = 15;        // applied steps with gra
 inline constexpr std::uint32_t kLostObservations = 2;  // of which at least the first and the last were observed
 inline constexpr double kLostGradientFloor = -40.0;    // log2 rms: below, an update may honestly round to nothing
 inline constexpr double kLostGradientSpan = 16.0;      // within 2^16 of the largest gradient (key biases are zero)
+inline constexpr double kLostPrecision = 24.0;         // log2: half a unit in the last place of a float32, and finer
 inline constexpr double kLostRateShare = 1e-3;         // of the largest learning rate so far
 inline constexpr double kLostAllShare = 0.8;           // of the trainable parameters: the optimizer, not a layer
 inline constexpr std::uint32_t kNoGradientSteps = 20;

@@ -37,9 +37,11 @@ bool UpdateLostDetector::ObserveOne(const Observation& observation, std::uint32_
   Parameter& state = parameters_[index];
   const double rate = static_cast<double>(observation.learning_rate());
   const double gradient = static_cast<double>(reading.gradient_level);
+  // Descent that has arrived: rate times gradient is below half a unit in the last place of a float32 weight.
+  const bool arrived = rate > 0 && std::log2(rate) + gradient < static_cast<double>(reading.level) - kLostPrecision;
   const bool live = observation.graph->parameters()[index].requires_grad && std::isfinite(gradient) &&
                     gradient > kLostGradientFloor && gradient > largest_gradient_ - kLostGradientSpan &&
-                    rate > kLostRateShare * largest_rate;
+                    rate > kLostRateShare * largest_rate && !arrived;
   const bool unchanged_now = reading.has_changed ? !reading.changed : !(reading.update_level > kLevelFloor);
   // The first still step stands for itself; from then on the fingerprint must not have moved since the last look.
   const bool moved = state.lost_observations > 0 && state.has_bits && reading.has_bits && state.bits != reading.bits;

@@ -14,7 +14,7 @@ namespace {
 
 absl::Status NoSuchRun(const std::string& name) {
   if (name.empty()) return absl::NotFoundError("There is no run yet.");
-  return absl::NotFoundError(absl::StrCat("There is no run '", name, "'."));
+  return absl::NotFoundError(absl::StrCat("There is no run '", name.substr(0, name.find('@')), "'."));
 }
 
 // The sites of all asked ranks under one name each, in the order in which they were first seen.
@@ -63,7 +63,8 @@ absl::StatusOr<StoredRun> ResolveRun(StoreReader& reader, const Caller& caller, 
   // name#1 is the first launch, which is displayed by its plain name.
   const auto matches = [&](const StoredRun& run) {
     return caller.Sees(run) && (name.empty() || run.name == name || run.display_name == name ||
-                                (run.display_name == run.name && run.name + "#1" == name));
+                                (run.display_name == run.name && run.name + "#1" == name) ||
+                                absl::StrCat(run.name, "@", run.launch) == name);
   };
   const auto found = std::find_if(runs->begin(), runs->end(), matches);  // newest first
   if (found == runs->end()) return NoSuchRun(name);

@@ -89,7 +89,8 @@ class StoreReader {
  public:
   virtual ~StoreReader() = default;
   virtual absl::StatusOr<std::vector<StoredRun>> ListRuns() = 0;  // newest first
-  // `name`: display name, or plain name (the newest launch of it); empty: the newest run. NOT_FOUND otherwise.
+  // `name`: display name, plain name (the newest launch of it) or name@launch; empty: the newest run. NOT_FOUND
+  // otherwise.
   virtual absl::StatusOr<StoredRun> FindRun(const std::string& name) = 0;
   virtual absl::StatusOr<std::vector<StoredRank>> ListRanks(std::uint64_t run_id) = 0;
   virtual absl::StatusOr<Topology> GetTopology(const RankKey& rank) = 0;

@@ -132,6 +132,12 @@ absl::StatusOr<StoredRun> StoreQueries::FindRun(const std::string& name) {
   if (name.empty()) {
     return OneRun(database_.Use(RUN_COLUMNS "ORDER BY id DESC LIMIT 1"), "No run has been recorded yet.");
   }
+  if (const std::size_t at = name.find('@'); at != std::string::npos) {
+    return OneRun(database_.Use(RUN_COLUMNS "WHERE name=? AND launch=? ORDER BY ordinal DESC LIMIT 1")
+                      .Bind(name.substr(0, at))
+                      .Bind(name.substr(at + 1)),
+                  absl::StrCat("There is no run named ", name.substr(0, at), " of that launch."));
+  }
   const auto [plain, ordinal] = SplitDisplayName(name);
   const std::string missing = absl::StrCat("There is no run named ", name, ".");
   if (ordinal == 0) {

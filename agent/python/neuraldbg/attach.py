@@ -79,7 +79,7 @@ def attach(
         why = f"the run is not observed: {error}"
         return Session(config, who.rank, None, _absence(config, why, "run neuraldbgctl doctor, then the job again"))
     daemon_process.ensure_running(config)
-    return Session(config, who.rank, attachment)
+    return Session(config, who.rank, attachment, launch=who.launch)
 
 
 def _absence(config: configuration.Config, why: str, advice: str) -> Report:

@@ -158,11 +158,12 @@ def _behind(site: str, text: str) -> str:
 
 
 def diagnose(run: str, step: int | None, timeout: float, address: str, data_directory: str) -> Report:
-    """Asks the daemon, which answers once it has consumed `step` or `timeout` seconds are over. Never raises."""
+    """Asks the daemon about `run` (a name, or name@launch), which answers once it has consumed `step` or `timeout` seconds are over. Never raises."""
+    name = run.partition("@")[0]
     client = daemon.binary("neuraldbgctl")
     if client is None:
         advice = "install neuraldbgd again, in this environment: neuraldbgctl comes with it"
-        return Report(run, "INCOMPLETE_DATA", error="neuraldbgctl is not installed", advice=advice)
+        return Report(name, "INCOMPLETE_DATA", error="neuraldbgctl is not installed", advice=advice)
     command = [client, "diagnose", run, "-o", "json", "--timeout", f"{timeout:g}"]
     if step is not None:
         command += ["--wait-step", str(step)]
@@ -177,16 +178,16 @@ def diagnose(run: str, step: int | None, timeout: float, address: str, data_dire
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Report(run, "INCOMPLETE_DATA", error=f"neuraldbgctl did not answer: {error}", advice=_DOCTOR)
+        return Report(name, "INCOMPLETE_DATA", error=f"neuraldbgctl did not answer: {error}", advice=_DOCTOR)
     if done.returncode not in _EXIT_CODES_WITH_DIAGNOSIS:
         text = done.stderr.decode("utf-8", "replace").strip() or f"neuraldbgctl ended with {done.returncode}"
         advice = _ADVICE[3] if _NO_DAEMON in text else _ADVICE.get(done.returncode, _DOCTOR)
-        return Report(run, "INCOMPLETE_DATA", error=" ".join(text.splitlines()), advice=advice)
+        return Report(name, "INCOMPLETE_DATA", error=" ".join(text.splitlines()), advice=advice)
     try:
         return parse(json.loads(done.stdout), run)
     except (ValueError, TypeError, AttributeError) as error:
         advice = "install neuraldbgd again: its parts are of different releases"
-        return Report(run, "INCOMPLETE_DATA", error=f"neuraldbgctl printed no diagnosis: {error}", advice=advice)
+        return Report(name, "INCOMPLETE_DATA", error=f"neuraldbgctl printed no diagnosis: {error}", advice=advice)
 
 
 def parse(message: dict[str, Any], run: str) -> Report:

@@ -47,9 +47,15 @@ class Session:
     """
 
     def __init__(
-        self, config: Config, rank: int, attachment: Attachment | None, absence: diagnosis.Report | None = None
+        self,
+        config: Config,
+        rank: int,
+        attachment: Attachment | None,
+        absence: diagnosis.Report | None = None,
+        launch: str = "",
     ) -> None:
         self.run = config.run
+        self._launch = launch
         self.rank = rank
         self._config = config
         self._attachment = attachment
@@ -144,7 +150,9 @@ class Session:
                 " pass attach() the model that is trained",
             )
         remaining = max(0.0, timeout - (time.monotonic() - begin))
-        return diagnosis.diagnose(self.run, step, remaining, self._config.address, str(self._config.data_directory))
+        # Of this launch: the plain name means the newest run of it, which another job may have started since.
+        run = f"{self.run}@{self._launch}" if self._launch else self.run
+        return diagnosis.diagnose(run, step, remaining, self._config.address, str(self._config.data_directory))
 
     def _complain(self, text: str) -> None:
         logger.warning("neuraldbg: %s", text)

@@ -157,6 +157,29 @@ TEST(HealthyControls, ALayerThatLearnsByItsUsualUpdates) {
   EXPECT_EQ(drifting("l2", 0, 4), "FAULT");
 }
 
+// A margin that every sample of the batch keeps: the loss is zero, and so is every gradient.
+TEST(HealthyControls, ABatchWithoutLoss) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [](StepValues& v) {
+    if (v.step < 60 || v.step % 7 != 0) return;
+    v.loss = 0;
+    v.root_level = -100;
+  });
+}
+
+// Descent that has arrived: rate times gradient is far below the last place of the weight, and rounds to nothing.
+TEST(HealthyControls, ConvergedWeightsNeedNotChange) {
+  const SyntheticRun run;
+  ExpectHealthy(run, [&](StepValues& v) {
+    if (v.step < 100) return;
+    v.root_level = -20;
+    for (std::uint32_t i = 0; i < run.parameter_count(); ++i) {
+      v.gradient_level[i] = -22;
+      v.Freeze(i, 99);
+    }
+  });
+}
+
 // A loss may come down through zero (a likelihood) or scatter about it.
 TEST(HealthyControls, LossesBelowZero) {
   const SyntheticRun run;

@@ -34,8 +34,8 @@ TEST_P(SampledSteps, TheLossThatIsSeenFirstIsNoCauseOfWhatIsSeenAfterIt) {
 
 INSTANTIATE_TEST_SUITE_P(EverySecondAndFourthStep, SampledSteps, ::testing::Values(2, 4));
 
-// The loss has a baseline long before tensors that are looked at in every fourth step have one. By the time it is judged
-// they may: that they did not move when it did is still not known.
+// The loss has a baseline long before tensors that are looked at in every fourth step have one. By the time it is
+// judged they may: that they did not move when it did is still not known.
 TEST(Sampling, WhatHadNoBaselineThenDoesNotClearTheModel) {
   const SyntheticRun run;
   EngineDriver driver(run);

@@ -211,6 +211,20 @@ TEST_F(QueryTest, Diagnose_NamesSitesOfTheRankAndPrintsEveryField) {
   EXPECT_EQ(diagnosis["blindSpots"][0]["site"], "fc.weight");
 }
 
+TEST_F(QueryTest, ARunIsNamedByItsLaunchToo) {
+  const auto display_name = [this](const Caller& caller, const std::string& name) {
+    const auto response = GetRun(*reader_, caller, ForRun<v1::GetRunRequest>(name));
+    return response.ok() ? response->run().run() : std::string(response.status().message());
+  };
+  const std::vector<StoredRun> runs = *reader_->ListRuns();
+  for (const StoredRun& run : runs) {
+    const std::string name = run.name + "@" + run.launch;
+    EXPECT_EQ(display_name(kAdmin, name), run.display_name);
+    EXPECT_EQ(display_name(kUser, name) == run.display_name, kUser.Sees(run));
+  }
+  EXPECT_THAT(display_name(kAdmin, runs.front().name + "@elsewhere"), HasSubstr("no run '" + runs.front().name + "'"));
+}
+
 TEST_F(QueryTest, Diagnose_SaysWhetherTheStepWasConsumed) {
   auto request = ForRun<v1::DiagnoseRequest>("gpt#2");
   request.set_wait_step(0);
