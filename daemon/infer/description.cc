@@ -112,7 +112,7 @@ void Mechanism::DescribeForward(std::uint32_t node, std::uint64_t tick, Cause& c
     Expect(finding, series.forward_level, tick, 0);
   }
   if (functional)
-    finding.equivalents.push_back("a module of the same product (q, k or the functional code between them)");
+    finding.equivalents.push_back("another operand of that code (in an attention: q, k, or what lies between them)");
 }
 
 void Mechanism::DescribeBackward(std::uint32_t node, std::uint64_t tick, Cause& cause) const {

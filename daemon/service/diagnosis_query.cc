@@ -84,7 +84,7 @@ absl::StatusOr<v1::DiagnoseResponse> DiagnoseSoFar(StoreReader& reader, const Ca
   v1::DiagnoseResponse response;
   const Coverage coverage = CoverageOf(*diagnosis, *topology, request);
   response.set_step_consumed(coverage.consumed);
-  more_to_come = coverage.more_to_come;
+  more_to_come = coverage.more_to_come && run->state == RunState::kRunning;  // or the rank asked for never was
   *response.mutable_diagnosis() = ToProto(*diagnosis, *run, *topology);
   if (request.has_wait_step()) response.mutable_diagnosis()->set_step_consumed(response.step_consumed());
   if (run->state == RunState::kRunning || request.run().empty()) {

@@ -131,9 +131,18 @@ void AppendIncidents(const v1::Diagnosis& diagnosis, TextReport& report) {
   }
 }
 
-std::string VerdictAdvice(v1::Diagnosis::Verdict verdict) {
-  switch (verdict) {
+// Where no cause is named.
+std::string VerdictAdvice(const v1::Diagnosis& diagnosis) {
+  switch (diagnosis.verdict()) {
     case v1::Diagnosis::HEALTHY:
+      if (diagnosis.has_step_consumed() && !diagnosis.step_consumed()) {
+        return "See `neuraldbgctl ranks` for whether the run goes on, and ask again.";
+      }
+      if (!diagnosis.warm()) {
+        return "Let the run go on: so far the exact rules alone have spoken. What is usual in this run is not known "
+               "yet, "
+               "so a change of it would not be seen.";
+      }
       return "Nothing to do.";
     case v1::Diagnosis::INCOMPLETE_DATA:
       return "Let the run go on, or see `neuraldbgctl ranks` for lost records and `neuraldbgctl sites` for silent "
@@ -195,7 +204,7 @@ std::string RenderReport(const v1::Diagnosis& diagnosis, const ReportStyle& styl
   if (diagnosis.has_step_consumed() && !diagnosis.step_consumed()) {
     report.Line("Missing", "The step that was waited for did not arrive: this does not cover it.");
   }
-  if (diagnosis.hypotheses().empty()) report.Line("Next", VerdictAdvice(diagnosis.verdict()));
+  if (diagnosis.hypotheses().empty()) report.Line("Next", VerdictAdvice(diagnosis));
   for (int i = 0; i < diagnosis.notices_size() && i < kLinesOfASection; ++i) {
     const v1::Notice& notice = diagnosis.notices(i);
     report.Line("Notice", absl::StrCat(v1::Hypothesis::Kind_Name(notice.kind()), " at step ", notice.step(), ", ",

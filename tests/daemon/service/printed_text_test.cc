@@ -152,5 +152,16 @@ TEST(PrintedTextTest, CountsAgreeWithTheirNouns) {
   EXPECT_EQ(CountedRuns(runs), "2 runs or more");
 }
 
+TEST(PrintedTextTest, AHealthyAnswerSaysWhatItDoesNotKnow) {
+  v1::Diagnosis diagnosis;
+  diagnosis.set_verdict(v1::Diagnosis::HEALTHY);
+  EXPECT_THAT(RenderReport(diagnosis), HasSubstr("exact rules alone"));
+  EXPECT_THAT(RenderReport(diagnosis), Not(HasSubstr("Nothing to do")));
+  diagnosis.set_warm(true);
+  EXPECT_THAT(RenderReport(diagnosis), HasSubstr("Nothing to do"));
+  diagnosis.set_step_consumed(false);
+  EXPECT_THAT(RenderReport(diagnosis), Not(HasSubstr("Nothing to do")));
+}
+
 }  // namespace
 }  // namespace neuraldbg

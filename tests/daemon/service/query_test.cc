@@ -239,7 +239,8 @@ TEST_F(QueryTest, Diagnose_SaysWhetherTheStepWasConsumed) {
   EXPECT_FALSE(DiagnoseSoFar(*reader_, kUser, request, {}, more_to_come)->step_consumed()) << "it ended before step 1";
   EXPECT_FALSE(more_to_come) << "its ranks ended: waiting would not help";
   request.set_wait_rank(9);
-  EXPECT_FALSE(Diagnose(*reader_, kUser, request)->step_consumed()) << "nobody has seen rank 9";
+  EXPECT_FALSE(DiagnoseSoFar(*reader_, kUser, request, {}, more_to_come)->step_consumed()) << "nobody has seen rank 9";
+  EXPECT_FALSE(more_to_come) << "nor will anybody: the run has ended";
 }
 
 TEST_F(QueryTest, QuerySeries_SelectsModulesRangesAndStatistics) {
