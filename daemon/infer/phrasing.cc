@@ -58,7 +58,7 @@ constexpr KindText kTexts[] = {
      "Check that the optimizer holds the model's current parameters (not copies from before a re-wrap), and that "
      "updates are not below one ulp of a bf16 weight."},
     {NO_GRADIENT, "{} gets no gradient any more",
-     "Look for detach(), no_grad() or .data at this place, or a branch that is no longer used."},
+     "Look for detach(), no_grad(), .data or requires_grad_(False) at this place, or a branch that is no longer used."},
     {UPDATE_TOO_SMALL, "the updates of {} are far too small",
      "Check gradient clipping (threshold, clipping before unscaling), averaging over ranks, and layer-wise learning "
      "rates."},
@@ -101,7 +101,13 @@ constexpr KindText kExactTexts[] = {
     {LOSS_DIVERGENCE, "the loss is negated", "Check the sign of the loss at this step, and what decides on it."},
 };
 
+// A step of which only the loss was observed, in a run that is sampled.
+constexpr KindText kLossAlone{NONFINITE_LOSS,
+                              "the loss is not finite, and what led to it was not observed in this step",
+                              "Run it again with cadence=1: then the step shows where it begins."};
+
 const KindText& TextOf(const Cause& cause) {
+  if (cause.finding.uncertain && cause.finding.kind == NONFINITE_LOSS) return kLossAlone;
   const auto of_kind = [&](const KindText& text) { return text.kind == cause.finding.kind; };
   if (cause.strong()) {
     const auto* exact = std::find_if(std::begin(kExactTexts), std::end(kExactTexts), of_kind);

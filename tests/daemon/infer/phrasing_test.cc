@@ -165,6 +165,17 @@ TEST(PhrasingTest, WhatAnExactRuleFoundIsSaidSo) {
   EXPECT_THAT(SummaryOf(cause, topology), HasSubstr("changed scale"));
 }
 
+TEST(PhrasingTest, ALossThatWasSeenAloneClearsNobody) {
+  Cause cause;
+  cause.finding.kind = HypothesisKind::NONFINITE_LOSS;
+  cause.exact = true;
+  EXPECT_THAT(SummaryOf(cause, Topology()), HasSubstr("the model's outputs are"));
+  cause.finding.uncertain = true;
+  EXPECT_EQ(SummaryOf(cause, Topology()),
+            "Step 0: the loss is not finite, and what led to it was not observed in this step.");
+  EXPECT_THAT(RemedyFor(cause), HasSubstr("cadence=1"));
+}
+
 TEST(PhrasingTest, EveryKindSaysWhatToDo) {
   for (const HypothesisKind kind : AllKinds()) {
     for (const bool exact : {false, true}) {
