@@ -129,9 +129,11 @@ void SkipObserved(const Tensor& x, const Tensor& slot_tensor, bool) { SkipOne(x,
 
 void NothingForOne(const Tensor&, const Tensor&) {}
 void NothingForObserved(const Tensor&, const Tensor&, bool) {}
+// The stable ABI boxes optional tensors by value. NOLINTBEGIN(performance-unnecessary-value-param)
 void NothingForParameter(const Tensor&, std::optional<Tensor>, const Tensor&) {}
 void NothingForLoss(const Tensor&, std::optional<Tensor>, std::optional<Tensor>, std::int64_t, std::int64_t,
                     std::int64_t, const Tensor&) {}
+// NOLINTEND(performance-unnecessary-value-param)
 double NoNorm(const Tensor&) { return -1.0; }
 
 void ImplementForNested(torch::stable::detail::StableLibrary& library) {
