@@ -158,7 +158,10 @@ def _behind(site: str, text: str) -> str:
 
 
 def diagnose(run: str, step: int | None, timeout: float, address: str, data_directory: str) -> Report:
-    """Asks the daemon about `run` (a name, or name@launch), which answers once it has consumed `step` or `timeout` seconds are over. Never raises."""
+    """Asks the daemon about `run`, a name or name@launch. Never raises.
+
+    It answers once it has consumed `step` or `timeout` seconds are over.
+    """
     name = run.partition("@")[0]
     client = daemon.binary("neuraldbgctl")
     if client is None:
