@@ -180,6 +180,22 @@ TEST(HealthyControls, ConvergedWeightsNeedNotChange) {
   });
 }
 
+// nn.Linear(1, 1): a lone element has nothing to be unlike.
+TEST(HealthyControls, AWeightOfOneElement) {
+  SyntheticRun run;
+  for (ParameterInitEntry& init : run.topology.parameter_inits) {
+    SiteEntry& site = run.topology.sites[init.site];
+    if (site.name != "l3.weight") continue;
+    site.shape = {1, 1};
+    init.numel = 1;
+    init.sum = 0.125;
+    init.sum_squares = 0.125 * 0.125;
+  }
+  EngineDriver driver(run);
+  driver.Run(0, 30);
+  EXPECT_FALSE(driver.Has(HypothesisKind::INIT_SYMMETRIC));
+}
+
 // A loss may come down through zero (a likelihood) or scatter about it.
 TEST(HealthyControls, LossesBelowZero) {
   const SyntheticRun run;
