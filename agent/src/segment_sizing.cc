@@ -8,12 +8,12 @@
 namespace neuraldbg {
 namespace {
 
-// A restart of the daemon takes about a second, which is ten steps of a small model and a few of a large one.
+// Default: what a lane holds while the daemon is away, whatever the length of a step.
 constexpr std::uint64_t kOutageSteps = 16;
-// 32 MiB a lane, 128 MiB a rank: a model that asks for more has steps of many seconds.
+// 32 MiB a lane, 128 MiB in the four lanes of a rank: no more than that is taken unasked.
 constexpr std::uint64_t kLaneCapacityMax = 1u << 18;
 constexpr std::uint64_t kSitesStep = 4096;
-// An entry of a site with long names; measured entries of a GPT take 190 bytes.
+// Room for names of a deeply nested module (tests/agent/segment_sizing_test.cc writes such).
 constexpr std::uint64_t kManifestBytesPerSite = 512;
 
 }  // namespace

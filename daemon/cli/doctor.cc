@@ -104,7 +104,7 @@ std::string RemedyForAnswer(const absl::Status& status) {
   return "See the daemon's log (neuraldbgd.log in the data directory, or what it prints); start it again.";
 }
 
-// Whether the newest run lost records, and why: a ring drops when it is full, and it is full when nobody drains it.
+// Whether the newest run lost records.
 void CheckRecords(Source& daemon, std::vector<Check>& checks) {
   constexpr const char* kWhat = "records";
   const absl::StatusOr<v1::ListRanksResponse> ranks = daemon.ListRanks(v1::ListRanksRequest());
@@ -122,8 +122,8 @@ void CheckRecords(Source& daemon, std::vector<Check>& checks) {
   }
   checks.push_back(
       Warning(kWhat,
-              absl::StrFormat("the newest run dropped %.0f of its %.0f (rank %s): its ring was full, because no daemon "
-                              "drained it for a while",
+              absl::StrFormat("the newest run dropped %.0f of its %.0f (rank %s): no daemon drained "
+                              "its ring for a while, or somebody removed its file",
                               dropped, produced, absl::StrJoin(losing, ", ")),
               "Have neuraldbgd run before the job starts. If it did, the ring was too short for its pauses: it is made "
               "smaller where the shared memory directory is short of space (docker: --shm-size, or NEURALDBG_SHM_DIR "

@@ -23,14 +23,18 @@ bool Contains(std::string_view container, std::string_view module) {
 }
 
 // The outermost module around `node` in which nothing still trains.
-std::string_view Outermost(const SiteGraph& graph, std::uint32_t node, const std::vector<std::uint32_t>& training) {
+std::string_view Outermost(const Observation& observation, std::uint32_t node) {
+  const SiteGraph& graph = *observation.graph;
   const std::string_view module = graph.nodes()[node].module;
   for (std::size_t end = 0; end < module.size(); end = std::min(module.find('.', end + 1), module.size())) {
     const std::string_view container = module.substr(0, end);
-    const bool clean = std::none_of(training.begin(), training.end(), [&](std::uint32_t other) {
-      return Contains(container, graph.nodes()[other].module);
-    });
-    if (clean) return container;
+    bool trains = false;
+    for (std::uint32_t other = 0; other < graph.node_count() && !trains; ++other) {
+      const TensorReading& reading = observation.forward[other];
+      trains =
+          reading.present && (reading.flags & kFlagModuleEval) == 0 && Contains(container, graph.nodes()[other].module);
+    }
+    if (!trains) return container;
   }
   return module;
 }
@@ -41,12 +45,10 @@ void ModuleModeDetector::Observe(const Observation& observation, DetectorOutput&
   if (!observation.applied || !observation.tensors_observed) return;
   const SiteGraph& graph = *observation.graph;
   std::uint32_t first = kNoSite, changed = 0;
-  std::vector<std::uint32_t> training;
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
     const TensorReading& reading = observation.forward[i];
     if (!reading.present) continue;
     const Mode mode = (reading.flags & kFlagModuleEval) != 0 ? Mode::kEvaluation : Mode::kTraining;
-    if (mode == Mode::kTraining) training.push_back(i);
     if (mode == Mode::kEvaluation && nodes_[i] == Mode::kTraining && DependsOnMode(graph.nodes()[i])) {
       if (first == kNoSite) first = i;
       ++changed;
@@ -62,7 +64,7 @@ void ModuleModeDetector::Observe(const Observation& observation, DetectorOutput&
   finding.phase = Phase::kForward;
   finding.step = finding.detected = observation.step;
   finding.site = graph.nodes()[first].site;
-  finding.module = Outermost(graph, first, training);
+  finding.module = Outermost(observation, first);
   finding.order = -1;  // the mode is set before the pass begins
   finding.observed = changed;
   finding.note = "Of the modules that do something else in evaluation mode, " + std::to_string(changed) +

@@ -144,9 +144,9 @@ void SiteGraph::AddSites(const Topology& topology) {
 
 void SiteGraph::AddTwins(const Topology& topology) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> owned;
-  std::unordered_multimap<std::string_view, std::uint32_t> runs;
+  std::unordered_multimap<std::string_view, std::uint32_t> calls;
   for (std::uint32_t i = 0; i < node_count(); ++i) {
-    if (nodes_[i].role == SiteRole::kOutput) runs.emplace(nodes_[i].module, i);
+    if (nodes_[i].role == SiteRole::kOutput) calls.emplace(nodes_[i].module, i);
   }
   for (std::uint32_t id = 0; id < topology.sites.size(); ++id) {
     const SiteEntry& site = topology.sites[id];
@@ -166,9 +166,9 @@ void SiteGraph::AddTwins(const Topology& topology) {
       if (twin.kind == Kind::kForward) {
         parameter.node = twin.index;
         owned.emplace_back(twin.index, index);
-        // Every run of a module that runs several times in a pass uses its weights.
-        const auto [begin, end] = runs.equal_range(nodes_[twin.index].module);
-        for (auto run = begin; run != end; ++run) owned.emplace_back(run->second, index);
+        // Every call of a module that is called several times in a pass uses its weights.
+        const auto [begin, end] = calls.equal_range(nodes_[twin.index].module);
+        for (auto call = begin; call != end; ++call) owned.emplace_back(call->second, index);
       }
       parameters_.push_back(std::move(parameter));
     }

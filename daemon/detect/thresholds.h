@@ -47,10 +47,12 @@ inline constexpr std::uint64_t kOnsetHorizon = 3;  // samples after onset in whi
 inline constexpr double kOwnExcess = 0.45;         // own change minus change of the inputs: half of kGainMinimum
 inline constexpr std::uint32_t kQuietSteps = 8;    // steps without a flag that end an incident
 
-// --- what is no cause; each chosen before it was tried; no score on the development recordings changed ---
+// --- what is no cause; each a default, chosen before it was tried, but for kDriftShare ---
 // Evidence and own change of a node against another below the alarm level: two binades are no noise.
 inline constexpr double kDwarfing = 4.0;
-// Largest step of a drift against the whole of it: a planted change comes in one step, a take-off in a dozen.
+// Largest step of a drift against the whole of it. A planted change comes in one step, so that its share is 1; at 0.4
+// no two steps make a drift. Set on healthy adversarial pairs, whose single noisy steps 0.25 took for a jump; on the
+// development recordings two slow ramps in layers with weights became notices.
 inline constexpr double kDriftShare = 0.4;
 // Updates of a drift, summed, against the weight: where inputs have a mean and updates pull one way, a layer of 256
 // inputs makes that into all of its output.
@@ -64,9 +66,8 @@ inline constexpr std::uint64_t kCusumStart = 40;
 inline constexpr double kCusumOrdering = 0.2;    // share of the limit from which the start orders the loss
 inline constexpr double kLossFloorShare = 0.05;  // below 5 % of its start the loss of a memorising net is noise
 inline constexpr std::uint64_t kLossStart = 20;
-// log2: a negated loss has the size of the fifteen before within a factor of two. Only the first negative value of a
-// run is asked; of losses that scatter normally about a mean of their own size, fewer than one in a thousand answers so
-// by chance.
+// log2: a negated loss has the size of each of the fifteen before within a factor of two, so that the way to the other
+// side of zero is at least as long as their band is wide. Only the first negative value of a run is asked. Default.
 inline constexpr double kNegatedWithin = 1.0;
 
 // --- exact rules ---

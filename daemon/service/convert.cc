@@ -104,27 +104,7 @@ std::uint32_t ToStep(std::uint64_t step) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(step, std::numeric_limits<std::uint32_t>::max()));
 }
 
-v1::TrainingStep::Phase ToProto(Phase phase) {
-  switch (phase) {
-    case Phase::kData:
-      return v1::TrainingStep::DATA;
-    case Phase::kForward:
-      return v1::TrainingStep::FORWARD;
-    case Phase::kLoss:
-      return v1::TrainingStep::LOSS;
-    case Phase::kBackward:
-      return v1::TrainingStep::BACKWARD;
-    case Phase::kGradientSync:
-      return v1::TrainingStep::GRADIENT_SYNC;
-    case Phase::kOptimizer:
-      return v1::TrainingStep::OPTIMIZER;
-    case Phase::kParameter:
-      return v1::TrainingStep::PARAMETER;
-    case Phase::kSystem:
-      return v1::TrainingStep::SYSTEM;
-  }
-  return v1::TrainingStep::UNSPECIFIED;
-}
+v1::TrainingStep::Phase ToProto(Phase phase) { return ByName<v1::TrainingStep::Phase>(PhaseName(phase)); }
 
 v1::Hypothesis::Kind ToProto(HypothesisKind kind) { return ByName<v1::Hypothesis::Kind>(HypothesisKindName(kind)); }
 

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "shared/ring_layout.h"
+#include "tests/shared/scratch_directory.h"
 
 namespace neuraldbg {
 namespace {
@@ -30,10 +33,26 @@ TEST(SegmentSizing, LanesHoldSixteenSteps) {
   EXPECT_EQ(SizedFor({}, {5000, 0}).lane_capacity, 131072u);
 }
 
+// Names as a deeply nested module has them.
 TEST(SegmentSizing, EverySiteHasItsCounterAndItsEntry) {
-  const SegmentOptions sized = SizedFor({}, {0, 20000});
-  EXPECT_GE(sized.sites, 20000u);
-  EXPECT_GE(sized.manifest_bytes, 20000u * 400);
+  constexpr std::uint32_t kSites = 20000;
+  const testing::ScratchDirectory directory;
+  SegmentOptions options = SizedFor({}, {0, kSites});
+  options.directory = directory.path();
+  options.run_name = "sized";
+  EXPECT_GE(options.sites, kSites);
+  auto created = SegmentWriter::Create(options);
+  ASSERT_TRUE(created.ok()) << created.error().message;
+  const std::unique_ptr<SegmentWriter> writer = std::move(created).value();
+  SiteEntry site;
+  site.module = "model.decoder.layers.23.block_sparse_moe.experts.7.self_attention.output_projection";
+  site.name = site.module + ":output.grad";
+  site.module_kind = "ColumnParallelLinear";
+  site.owner = "model.decoder.layers.23.block_sparse_moe.experts.7.self_attention";
+  site.shape = {8, 32, 4096, 128};
+  for (site.id = 0; site.id < kSites; ++site.id) {
+    ASSERT_EQ(writer->manifest().Append(site).code, Errc::kOk) << "site " << site.id;
+  }
 }
 
 TEST(SegmentSizing, WhatIsAskedForIsNeverLowered) {

@@ -50,7 +50,7 @@ class Node:
 
     key: Key
     module: str
-    call: int  # n-th run of the module in this pass
+    call: int  # n-th call of the module in this pass
     kind: str
     owner: str
     parents: set[Key]
@@ -247,7 +247,7 @@ class _Walk:
 
 
 def place(path: str, call: int) -> str:
-    """Name of the n-th run of a module in a pass: the module's own for the first."""
+    """Name of the n-th call of a module in a pass: the module's own for the first."""
     return path if call == 0 else f"{path}#{call}"
 
 

@@ -2,7 +2,7 @@
 
 A SiteTable owns the numbering. It is written by the thread that attaches and by the first forward pass; later only
 properties change. Names: "m:output", "m:input" (glue), "m:merge" (a container's own operation), each with ".grad";
-"m#1:output" is the second run of m in a pass; parameters "m.weight"; "optimizer[0]", "loss", "batch[0]", "step". The
+"m#1:output" is the second call of m in a pass; parameters "m.weight"; "optimizer[0]", "loss", "batch[0]", "step". The
 root module's path is empty: ":merge".
 """
 

@@ -57,9 +57,9 @@ TEST(SiteGraph, GlueAndMergeBelongToTheirOwner) {
   EXPECT_EQ(graph.nodes()[2].kind, "");
 }
 
-TEST(SiteGraph, EveryRunOfAModuleHasItsWeights) {
+TEST(SiteGraph, EveryCallOfAModuleHasItsWeights) {
   SyntheticRun run(2);
-  run.topology.sites[3].module = run.topology.sites[2].module;  // a1 is a second run of l1
+  run.topology.sites[3].module = run.topology.sites[2].module;  // a1 is a second call of l1
   const SiteGraph graph(run.topology);
   EXPECT_THAT(List(graph.parameters_of(3)), ElementsAre(2U, 3U));
   EXPECT_FALSE(graph.nodes()[3].activation);
