@@ -39,9 +39,9 @@ Error OpenError(int code) noexcept {
   return {Errc::kIo, code, "the segment's file cannot be opened"};
 }
 
-Error CheckFile(const struct stat& status, std::optional<std::uint32_t> required_uid) noexcept {
+Error CheckFile(const struct stat& status, const SegmentAccess& access) noexcept {
   if (!S_ISREG(status.st_mode)) return {Errc::kBadOwner, 0, "the segment is not a regular file"};
-  if (required_uid && status.st_uid != *required_uid) {
+  if (!access.Covers(status)) {
     return {Errc::kBadOwner, 0, "the segment belongs to another user"};
   }
   if ((status.st_mode & S_IWOTH) != 0) return {Errc::kBadOwner, 0, "every user of the host may write the segment"};
@@ -69,9 +69,8 @@ struct SegmentReader::Impl {
   ManifestReader manifest{{}};
   bool resized = false;
 
-  Error Open(const std::string& path, std::optional<std::uint32_t> required_uid);
-  Error OpenFile(const std::string& path, std::optional<std::uint32_t> required_uid, SegmentHeader& header,
-                 struct stat& status);
+  Error Open(const std::string& path, const SegmentAccess& access);
+  Error OpenFile(const std::string& path, const SegmentAccess& access, SegmentHeader& header, struct stat& status);
   Error MapFile(const SegmentHeader& header);
   void SetIdentity(const std::string& path, const SegmentHeader& header, const struct stat& status);
   void Resume(const std::vector<LaneCheckpoint>& durable);
@@ -85,17 +84,17 @@ struct SegmentReader::Impl {
   bool ReadNewest(std::uint32_t lane, Record& newest) const;
 };
 
-Error SegmentReader::Impl::OpenFile(const std::string& path, std::optional<std::uint32_t> required_uid,
-                                    SegmentHeader& header, struct stat& status) {
+Error SegmentReader::Impl::OpenFile(const std::string& path, const SegmentAccess& access, SegmentHeader& header,
+                                    struct stat& status) {
   if (::stat(path.c_str(), &status) == 0) own = FindOwnSegment(status.st_dev, status.st_ino);
   if (own) {
     header = own->header;
-    return CheckFile(status, required_uid);
+    return CheckFile(status, access);
   }
   fd = FileDescriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) return OpenError(errno);
   if (::fstat(fd.get(), &status) != 0) return {Errc::kIo, errno, "the segment's file cannot be examined"};
-  if (const Error error = CheckFile(status, required_uid); error.code != Errc::kOk) return error;
+  if (const Error error = CheckFile(status, access); error.code != Errc::kOk) return error;
   const ssize_t got = ::pread(fd.get(), &header, sizeof header, 0);
   if (got < 0) return {Errc::kIo, errno, "the segment's header cannot be read"};
   if (got != static_cast<ssize_t>(sizeof header)) {
@@ -150,10 +149,10 @@ void SegmentReader::Impl::SetIdentity(const std::string& path, const SegmentHead
   identity.sites = header.geometry.sites;
 }
 
-Error SegmentReader::Impl::Open(const std::string& path, std::optional<std::uint32_t> required_uid) {
+Error SegmentReader::Impl::Open(const std::string& path, const SegmentAccess& access) {
   SegmentHeader header{};
   struct stat status{};
-  if (const Error error = OpenFile(path, required_uid, header, status); error.code != Errc::kOk) return error;
+  if (const Error error = OpenFile(path, access, header, status); error.code != Errc::kOk) return error;
   if (const Error error = CheckHeader(header, static_cast<std::uint64_t>(status.st_size)); error.code != Errc::kOk) {
     return error;
   }
@@ -275,10 +274,10 @@ SegmentReader::SegmentReader(std::unique_ptr<Impl> impl) noexcept : impl_(std::m
 SegmentReader::~SegmentReader() = default;
 
 Result<std::unique_ptr<SegmentReader>> SegmentReader::Attach(
-    const std::string& path, std::optional<std::uint32_t> required_uid,
+    const std::string& path, const SegmentAccess& access,
     const std::function<std::vector<LaneCheckpoint>(const SegmentIdentity&)>& durable) {
   auto impl = std::make_unique<Impl>();
-  if (const Error error = impl->Open(path, required_uid); error.code != Errc::kOk) return error;
+  if (const Error error = impl->Open(path, access); error.code != Errc::kOk) return error;
   impl->Resume(durable ? durable(impl->identity) : std::vector<LaneCheckpoint>{});
   return std::unique_ptr<SegmentReader>(new SegmentReader(std::move(impl)));
 }
@@ -389,7 +388,10 @@ void SegmentReader::Unlink() noexcept {
   const char* path = impl_->identity.path.c_str();
   // Only our file: somebody may have put another one under the name.
   if (::lstat(path, &status) != 0 || status.st_dev != impl_->device || status.st_ino != impl_->inode) return;
-  ::unlink(path);
+  if (::unlink(path) == 0 || impl_->own) return;
+  // In a sticky directory a daemon of another user may not. It gives the memory back instead: a hole, not a cut,
+  // because processes of the owner may still have the file mapped. The owner's next sweep removes the name.
+  (void)::fallocate(impl_->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, status.st_size);
 }
 
 }  // namespace neuraldbg

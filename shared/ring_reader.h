@@ -19,6 +19,7 @@
 #include "shared/manifest.h"
 #include "shared/record.h"
 #include "shared/result.h"
+#include "shared/segment_access.h"
 
 namespace neuraldbg {
 
@@ -59,7 +60,7 @@ class SegmentReader {
   // Opens and validates. `durable` are heads of an earlier life of the daemon for the same uuid, or empty.
   // Error codes: kBadMagic, kBadVersion, kBadLayout, kBadOwner, kIo, kPermission.
   static Result<std::unique_ptr<SegmentReader>> Attach(
-      const std::string& path, std::optional<std::uint32_t> required_uid = {},
+      const std::string& path, const SegmentAccess& access = {},
       const std::function<std::vector<LaneCheckpoint>(const SegmentIdentity&)>& durable = {});
   ~SegmentReader();
   SegmentReader(const SegmentReader&) = delete;
@@ -90,7 +91,8 @@ class SegmentReader {
   // The newest record of every lane that has one: what its thread did last. Empty while the owner lives.
   std::vector<LaneEnd> LaneEnds() const;
 
-  // Removes the file. Only for segments whose owner is dead or closed and that are drained and durable.
+  // Removes the file, or empties it where only its owner may remove it. Only for segments whose owner is dead or closed
+  // and that are drained and durable.
   void Unlink() noexcept;
 
   struct Impl;

@@ -21,6 +21,8 @@
 
 namespace neuraldbg {
 
+inline constexpr std::uint32_t kNoGroup = 0xffffffffu;
+
 struct SegmentOptions {
   std::string directory = "/dev/shm";
   std::string run_name;  // hashed into the file name
@@ -34,7 +36,7 @@ struct SegmentOptions {
   std::uint32_t sites = 8192;  // per-site drop counters
   std::uint32_t manifest_bytes = 4u << 20;
   std::uint32_t mode = 0600;
-  std::uint32_t group = 0xffffffffu;  // gid to give the file to, or none
+  std::uint32_t group = kNoGroup;  // gid to give the file to
 };
 
 enum class PushOutcome : std::uint8_t { kPushed, kDropped, kNoLane, kDisabled };

@@ -91,7 +91,6 @@ Error Reserve(int fd, SegmentGeometry& geometry, std::uint32_t capacity_min) noe
 }
 
 Error SetOwnership(int fd, const SegmentOptions& options) noexcept {
-  constexpr std::uint32_t kNoGroup = 0xffffffffu;
   if (options.group != kNoGroup && ::fchown(fd, static_cast<uid_t>(-1), options.group) != 0) {
     return FromErrno(errno, "the segment cannot be given to the configured group");
   }

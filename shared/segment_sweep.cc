@@ -54,10 +54,10 @@ Leftover Examine(int directory, const char* name, const SweepOptions& options) n
   // O_RDWR would be needed to take a lock, not to ask for one.
   const FileDescriptor fd(::openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid() || OwnerLockHeld(fd.get())) return Leftover::kNone;
-  if (temporary) {
-    const std::int64_t age = SecondsNow(CLOCK_REALTIME) - status.st_mtim.tv_sec;
-    return age > options.temporary_ttl.count() ? Leftover::kTemporary : Leftover::kNone;
-  }
+  const std::int64_t age = SecondsNow(CLOCK_REALTIME) - status.st_mtim.tv_sec;
+  if (temporary) return age > options.temporary_ttl.count() ? Leftover::kTemporary : Leftover::kNone;
+  // A segment without memory was read to its end by a daemon that may not remove it.
+  if (status.st_blocks == 0) return Leftover::kSegment;
   return SecondsSinceLastSign(fd.get(), status) > options.segment_ttl.count() ? Leftover::kSegment : Leftover::kNone;
 }
 

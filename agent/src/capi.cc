@@ -33,6 +33,10 @@ std::int32_t CreateSession(const ndbg_session_options& options, std::string& rea
   segment.rank = options.rank;
   segment.world_size = options.world_size == 0 ? 1 : options.world_size;
   segment.incarnation = options.incarnation;
+  if (options.for_group != 0) {
+    segment.group = options.group;
+    segment.mode = 0660;
+  }
   if (options.lanes != 0) segment.lanes = options.lanes < kLanesMax ? options.lanes : kLanesMax;
   if (options.lane_capacity != 0) segment.lane_capacity = options.lane_capacity;
   segment = neuraldbg::SizedFor(std::move(segment), {options.records_per_step, options.sites});

@@ -25,6 +25,7 @@ typedef struct {
   uint32_t lanes, lane_capacity;     // 0 = default
   uint32_t records_per_step, sites;  // expected, to size the segment; 0 = unknown
   uint32_t compiled;
+  uint32_t for_group, group;  // for_group 1: members of this gid may read and drain the segment; 0: its owner alone
 } ndbg_session_options;
 
 // Returns a handle >= 0, or -1 with one sentence in `error` (NUL-terminated, at most error_bytes).

@@ -1,5 +1,6 @@
 #include "daemon/app/config.h"
 
+#include <grp.h>
 #include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -42,6 +43,7 @@ absl::StatusOr<Parsed> ParseFlags(const std::vector<std::string>& arguments) {
   app.add_option("--grpc", grpc, "unix:PATH or HOST:PORT to serve gRPC on; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
+  app.add_option("--group", flags.group, "drain the segments of other users, too, that are open to this group");
   app.add_option("--host-name", flags.host_name, "name of this host in reports (what the agent says)");
   // Flags of later releases are known, so that asking for one gets a sentence, and not listed, because they do nothing.
   constexpr const char* kNotListed = "";
@@ -77,6 +79,7 @@ ConfigLayer ReadEnvironment(const Surroundings& surroundings) {
   layer.data_directory = get("NEURALDBG_DATA_DIR");
   layer.token_file = get("NEURALDBG_TOKEN_FILE");
   layer.log_level = get("NEURALDBG_LOG_LEVEL");
+  layer.group = get("NEURALDBG_GROUP");
   // Clients of the same environment look for the daemon there.
   if (const auto address = get("NEURALDBG_ADDRESS")) layer.grpc = std::vector<std::string>{*address};
   return layer;
@@ -151,8 +154,32 @@ Config Resolve(const ConfigLayer& layer, const Surroundings& surroundings) {
   config.token_file = layer.token_file.value_or("");
   config.allowed_uids = layer.allowed_uids.value_or(std::vector<std::uint32_t>{});
   config.log_level = layer.log_level.value_or(config.log_level);
-  if (surroundings.uid != 0 && surroundings.user_name != kServiceUser) config.segment_uid = surroundings.uid;
+  if (surroundings.uid != 0) config.segment_access.uid = surroundings.uid;
+  if (surroundings.user_name == kServiceUser) config.segment_access.gid = surroundings.gid;
   return config;
+}
+
+absl::Status ResolveGroup(const ConfigLayer& layer, const Surroundings& surroundings, Config& config) {
+  if (!layer.group) return absl::OkStatus();
+  config.segment_access.gid = surroundings.own_group(*layer.group);
+  if (config.segment_access.gid) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--group must name a group that neuraldbgd runs in, not \"", *layer.group, "\"."));
+}
+
+// A group by its name or number, if this process is in it.
+std::optional<std::uint32_t> OwnGroup(const std::string& name_or_gid) {
+  std::uint32_t gid = 0;
+  if (!absl::SimpleAtoi(name_or_gid, &gid)) {
+    const group* found = ::getgrnam(name_or_gid.c_str());
+    if (found == nullptr) return std::nullopt;
+    gid = found->gr_gid;
+  }
+  if (gid == ::getegid()) return gid;
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(::getgroups(0, nullptr), 0)));
+  const int count = ::getgroups(static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<std::size_t>(std::max(count, 0)));
+  return std::find(groups.begin(), groups.end(), gid) != groups.end() ? std::optional(gid) : std::nullopt;
 }
 
 std::string Quoted(const std::string& text) {
@@ -173,6 +200,8 @@ Surroundings Surroundings::OfThisProcess() {
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   };
   surroundings.uid = ::geteuid();
+  surroundings.gid = ::getegid();
+  surroundings.own_group = OwnGroup;
   if (const passwd* user = ::getpwuid(surroundings.uid)) {
     surroundings.user_name = user->pw_name;
     surroundings.home = user->pw_dir;
@@ -218,6 +247,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   }
   if (const absl::Status status = CheckSupported(layer); !status.ok()) return status;
   line.config = Resolve(layer, surroundings);
+  if (const absl::Status status = ResolveGroup(layer, surroundings, line.config); !status.ok()) return status;
   if (const absl::Status status = Validate(line.config); !status.ok()) return status;
   return line;
 }
@@ -232,6 +262,7 @@ std::string ToToml(const Config& config) {
   if (!config.host_name.empty()) out += fmt::format("host_name = {}\n", Quoted(config.host_name));
   if (config.exit_when_idle_s) out += fmt::format("exit_when_idle = {}\n", *config.exit_when_idle_s);
   if (!config.token_file.empty()) out += fmt::format("token_file = {}\n", Quoted(config.token_file));
+  if (config.segment_access.gid) out += fmt::format("group = \"{}\"\n", *config.segment_access.gid);
   if (!config.allowed_uids.empty()) out += fmt::format("allowed_uids = [{}]\n", fmt::join(config.allowed_uids, ", "));
   out += fmt::format("log_level = {}\n", Quoted(config.log_level));
   return out;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "shared/segment_access.h"
 
 namespace neuraldbg {
 
@@ -25,17 +26,18 @@ struct Config {
   std::string token_file;
   std::vector<std::uint32_t> allowed_uids;
   std::string log_level = "info";
-  // Segments of these users are drained: only the daemon's own, except for root and the service user.
-  std::optional<std::uint32_t> segment_uid;
+  SegmentAccess segment_access;  // the daemon's own segments, root: all; and those of the configured group
 };
 
 // Who runs the daemon and in which surroundings.
 struct Surroundings {
   std::function<std::optional<std::string>(const std::string&)> environment;
-  std::uint32_t uid = 0;
+  std::uint32_t uid = 0, gid = 0;
   std::string user_name;
   std::string home;
   std::function<bool(const std::string&)> is_directory, is_writable;
+  // The gid of a group that this process is a member of.
+  std::function<std::optional<std::uint32_t>(const std::string& name_or_gid)> own_group;
 
   static Surroundings OfThisProcess();
 };
@@ -51,7 +53,7 @@ struct CommandLine {
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                              const Surroundings& surroundings);
 
-// Service user: its daemon serves all users of a host whose segments its group may read (docs/operating.md).
+// Service user: its daemon serves the users of a host who open their segments to its group (docs/security-model.md).
 inline constexpr std::string_view kServiceUser = "neuraldbg";
 
 // "<XDG_RUNTIME_DIR or /run/user/UID or /tmp/neuraldbg-UID>/neuraldbg": the agent and the CLI compute the same.

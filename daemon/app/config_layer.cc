@@ -99,6 +99,7 @@ void ConfigLayer::FillFrom(const ConfigLayer& below) {
   Fill(http, below.http);
   Fill(role, below.role);
   Fill(host_name, below.host_name);
+  Fill(group, below.group);
   Fill(tenant, below.tenant);
   Fill(token_file, below.token_file);
   Fill(log_level, below.log_level);
@@ -128,6 +129,7 @@ absl::StatusOr<ConfigLayer> ReadConfigFile(const std::string& path) {
   reader.Text("role", layer.role);
   reader.TextList("nats", layer.nats);
   reader.Text("host_name", layer.host_name);
+  reader.Text("group", layer.group);
   reader.Text("tenant", layer.tenant);
   reader.Number("exit_when_idle", layer.exit_when_idle_s);
   reader.Text("token_file", layer.token_file);

@@ -12,7 +12,7 @@
 namespace neuraldbg {
 
 struct ConfigLayer {
-  std::optional<std::string> shm_directory, data_directory, http, role, host_name, tenant, token_file, log_level;
+  std::optional<std::string> shm_directory, data_directory, http, role, host_name, group, tenant, token_file, log_level;
   std::optional<std::vector<std::string>> grpc, nats;
   std::optional<double> exit_when_idle_s;
   std::optional<std::vector<std::uint32_t>> allowed_uids;

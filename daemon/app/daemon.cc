@@ -44,7 +44,7 @@ ServerOptions ServerOptionsOf(const Config& config, EventFeed& feed, const Daemo
 
 IngestOptions IngestOptionsOf(const Config& config, DaemonWarnings& warnings) {
   IngestOptions options;
-  options.watcher = {.directory = config.shm_directory, .required_uid = config.segment_uid};
+  options.watcher = {.directory = config.shm_directory, .access = config.segment_access};
   options.host_name = config.host_name;
   options.warnings = &warnings;
   if (!config.exit_when_idle_s) return options;

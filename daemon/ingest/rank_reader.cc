@@ -17,10 +17,10 @@ std::uint64_t Consumed(const std::vector<LaneCheckpoint>& heads) {
 
 }  // namespace
 
-Result<std::unique_ptr<RankReader>> RankReader::Open(const std::string& path, std::optional<std::uint32_t> required_uid,
+Result<std::unique_ptr<RankReader>> RankReader::Open(const std::string& path, const SegmentAccess& access,
                                                      const HistoryLookup& history) {
   std::optional<SegmentHistory> known;
-  auto segment = SegmentReader::Attach(path, required_uid, [&](const SegmentIdentity& identity) {
+  auto segment = SegmentReader::Attach(path, access, [&](const SegmentIdentity& identity) {
     if (history) known = history(identity.uuid);
     return known ? known->lane_heads : std::vector<LaneCheckpoint>{};
   });

@@ -30,7 +30,7 @@ using HistoryLookup = std::function<std::optional<SegmentHistory>(const SegmentU
 class RankReader {
  public:
   // Error: why the file is not a segment that may be read, in one sentence.
-  static Result<std::unique_ptr<RankReader>> Open(const std::string& path, std::optional<std::uint32_t> required_uid,
+  static Result<std::unique_ptr<RankReader>> Open(const std::string& path, const SegmentAccess& access,
                                                   const HistoryLookup& history);
 
   const SegmentIdentity& identity() const { return segment_->identity(); }

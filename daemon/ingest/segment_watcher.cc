@@ -69,7 +69,9 @@ void SegmentWatcher::Consider(const std::string& path, const HistoryLookup& hist
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) return;
   if (!S_ISREG(status.st_mode)) return Refuse(*id, path, "is not a regular file.", scan);
-  if (options_.required_uid && status.st_uid != *options_.required_uid) {
+  // Read to its end by a daemon that may not remove it (SegmentReader::Unlink); its owner's next sweep will.
+  if (status.st_size > 0 && status.st_blocks == 0) return Remember(*id);
+  if (!options_.access.Covers(status)) {
     return Refuse(*id, path, "belongs to another user (uid " + std::to_string(status.st_uid) + ").", scan);
   }
   std::optional<SegmentClaim> claim = SegmentClaim::Take(path);
@@ -77,7 +79,7 @@ void SegmentWatcher::Consider(const std::string& path, const HistoryLookup& hist
     if (::access(path.c_str(), R_OK) != 0 && errno != ENOENT) return Refuse(*id, path, "may not be read.", scan);
     return;  // another daemon drains it, or it is gone; looked at again with the next scan
   }
-  auto reader = RankReader::Open(path, options_.required_uid, history);
+  auto reader = RankReader::Open(path, options_.access, history);
   if (!reader.ok() && reader.error().code == Errc::kBadVersion) {
     return Refuse(*id, path, OtherVersion(*claim), scan, true);
   }

@@ -21,13 +21,13 @@
 
 #include "daemon/ingest/rank_reader.h"
 #include "daemon/ingest/segment_claim.h"
+#include "shared/segment_access.h"
 
 namespace neuraldbg {
 
 struct WatcherOptions {
   std::string directory = "/dev/shm";
-  // Segments of other users are left alone; empty = all users (root, or the service user with group access).
-  std::optional<std::uint32_t> required_uid;
+  SegmentAccess access;
 };
 
 struct RefusedSegment {

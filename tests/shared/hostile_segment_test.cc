@@ -22,7 +22,7 @@ void WriteHeader(const std::string& path, SegmentHeader header, bool fix_checksu
 }
 
 Errc AttachError(const std::string& path, std::optional<std::uint32_t> uid = {}) {
-  const auto reader = SegmentReader::Attach(path, uid);
+  const auto reader = SegmentReader::Attach(path, {.uid = uid, .gid = {}});
   return reader.ok() ? Errc::kOk : reader.error().code;
 }
 

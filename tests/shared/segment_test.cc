@@ -183,6 +183,34 @@ TEST_F(SegmentFileTest, SweepRemovesOldLeftoversOnly) {
   EXPECT_TRUE(fs::exists(foreign));
 }
 
+// A daemon of another user may read a segment to its end and not remove it from a sticky directory.
+TEST_F(SegmentFileTest, ASegmentThatMayNotBeRemovedGivesItsMemoryBack) {
+  if (::geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  constexpr uid_t kDaemon = 61003;
+  SegmentOptions options = Options();
+  options.mode = 0660;
+  options.group = kDaemon;
+  const std::string path = MakeClosedSegment(options);
+  ASSERT_EQ(::chmod(directory().c_str(), 01777), 0);
+  ChildProcess daemon([&] {
+    if (::setgid(kDaemon) != 0 || ::setuid(kDaemon) != 0) return 1;
+    const auto reader = SegmentReader::Attach(path);
+    if (!reader.ok()) return 2;
+    reader.value()->Unlink();
+    return 0;
+  });
+  ASSERT_EQ(daemon.Wait(), 0);
+  struct stat status{};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_blocks, 0);
+  EXPECT_GT(status.st_size, 0) << "who still maps it must not meet its end";
+  SweepOptions sweep;
+  sweep.directory = directory();
+  sweep.uid = ::geteuid();
+  EXPECT_EQ(SweepSegments(sweep).segments_removed, 1u) << "at once: nothing is in it";
+  EXPECT_FALSE(fs::exists(path));
+}
+
 // A tmpfs of a given size, as a container has it. Needs root.
 class SmallTmpfs {
  public:

@@ -175,5 +175,7 @@ def _create_segment(config: Config, identity: Identity, plan: Plan, modules: lis
             records_per_step=_RECORDS_PER_MODULE * len(modules) + parameters + _OTHER_SITES,
             sites=_SITES_PER_MODULE * len(modules) + parameters + _OTHER_SITES,
             compiled=compiled.is_compiled(modules),
+            for_group=config.segment_group is not None,
+            group=config.segment_group or 0,
         )
     )

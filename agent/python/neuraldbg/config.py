@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import grp
 import os
 import pathlib
 import re
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _DAEMON_MODES = ("auto", "none")
+# neuraldbgd as a system service runs as this user and group (docs/security-model.md).
+SERVICE_GROUP = "neuraldbg"
 _OFF = frozenset({"0", "false", "no", "off"})
 
 
@@ -26,6 +29,7 @@ class Config:
     shm_directory: pathlib.Path
     data_directory: pathlib.Path
     runtime_directory: pathlib.Path
+    segment_group: int | None  # gid whose members may read the segment; None: only this user
 
 
 def load(run: str | None = None, daemon: str | None = None, environment: Mapping[str, str] = os.environ) -> Config:
@@ -46,7 +50,33 @@ def load(run: str | None = None, daemon: str | None = None, environment: Mapping
             environment.get("NEURALDBG_DATA_DIR") or pathlib.Path.home() / ".local/state/neuraldbg"
         ),
         runtime_directory=runtime,
+        segment_group=segment_group(environment),
     )
+
+
+def segment_group(environment: Mapping[str, str] = os.environ) -> int | None:
+    """The gid that may read segments: NEURALDBG_SEGMENT_GROUP (name or gid), or the service's group for its members.
+
+    An empty value means no group at all. Raises ValueError where it names no group of this process.
+    """
+    name = environment.get("NEURALDBG_SEGMENT_GROUP")
+    if name == "":
+        return None
+    gid = _group_id(name or SERVICE_GROUP)
+    if gid is not None and (gid == os.getegid() or gid in os.getgroups()):
+        return gid
+    if name:
+        raise ValueError(f"NEURALDBG_SEGMENT_GROUP must name a group that this process is a member of, not {name!r}")
+    return None
+
+
+def _group_id(name: str) -> int | None:
+    if name.isascii() and name.isdigit():
+        return int(name)
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
 
 
 def run_name(run: str | None, environment: Mapping[str, str] = os.environ) -> str:

@@ -33,6 +33,8 @@ class SessionOptions(Structure):
         ("records_per_step", c_uint32),
         ("sites", c_uint32),
         ("compiled", c_uint32),
+        ("for_group", c_uint32),
+        ("group", c_uint32),
     ]
 
 

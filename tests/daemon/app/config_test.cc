@@ -28,6 +28,10 @@ class ConfigTest : public ::testing::Test {
       return found == environment_.end() ? std::nullopt : std::optional(found->second);
     };
     surroundings.uid = 1000;
+    surroundings.gid = 2000;
+    surroundings.own_group = [](const std::string& name) {
+      return name == "lab" || name == "2001" ? std::optional(2001u) : std::nullopt;
+    };
     surroundings.user_name = user_;
     surroundings.home = "/home/u";
     surroundings.is_directory = [this](const std::string& path) { return path == existing_directory_; };
@@ -63,7 +67,8 @@ TEST_F(ConfigTest, Defaults) {
   EXPECT_EQ(config.data_directory, "/home/u/.local/state/neuraldbg");
   EXPECT_EQ(config.grpc,
             (std::vector<std::string>{"unix:/tmp/neuraldbg-1000/neuraldbg/neuraldbgd.sock", "127.0.0.1:7433"}));
-  EXPECT_EQ(config.segment_uid, 1000u);
+  EXPECT_EQ(config.segment_access.uid, 1000u);
+  EXPECT_EQ(config.segment_access.gid, std::nullopt);
   EXPECT_FALSE(config.exit_when_idle_s);
 }
 
@@ -74,11 +79,21 @@ TEST_F(ConfigTest, RuntimeDirectory_PrefersXdgThenTheUsersOwn) {
   EXPECT_EQ(Parse({}).grpc[0], "unix:/xdg/neuraldbg/neuraldbgd.sock");
 }
 
-TEST_F(ConfigTest, ServiceUser_ServesAllUsersFromVarLib) {
+TEST_F(ConfigTest, ServiceUser_ServesItsGroupFromVarLib) {
   user_ = "neuraldbg";
   const Config config = Parse({});
   EXPECT_EQ(config.data_directory, "/var/lib/neuraldbg");
-  EXPECT_EQ(config.segment_uid, std::nullopt);
+  EXPECT_EQ(config.segment_access.uid, 1000u);
+  EXPECT_EQ(config.segment_access.gid, 2000u) << "and of those who open theirs to the service's group";
+}
+
+TEST_F(ConfigTest, Group_IsOneOfTheProcess) {
+  EXPECT_EQ(Parse({"--group", "lab"}).segment_access.gid, 2001u);
+  EXPECT_EQ(Parse({"--config", File("group = \"2001\"\n")}).segment_access.gid, 2001u);
+  environment_["NEURALDBG_GROUP"] = "lab";
+  EXPECT_EQ(Parse({}).segment_access.gid, 2001u);
+  EXPECT_NE(ToToml(Parse({})).find("group = \"2001\""), std::string::npos);
+  EXPECT_NE(Refusal({"--group", "wheel"}).find("--group must name a group"), std::string::npos);
 }
 
 TEST_F(ConfigTest, Precedence_FlagEnvironmentFileDefault) {

@@ -45,7 +45,7 @@ class RankReaderTest : public ::testing::Test {
     writer_->Push(StepRecord(step, 15, writer_->attempts() + 1, writer_->dropped()));
   }
   std::unique_ptr<RankReader> Open(const HistoryLookup& history = {}) {
-    auto reader = RankReader::Open(writer_->path(), ::getuid(), history);
+    auto reader = RankReader::Open(writer_->path(), {.uid = ::getuid(), .gid = {}}, history);
     EXPECT_TRUE(reader.ok()) << reader.error().message;
     return std::move(reader).value();
   }

@@ -40,7 +40,7 @@ class SegmentWatcherTest : public ::testing::Test {
     std::ofstream(directory_ + "/" + name) << content;
   }
   SegmentWatcher Watcher(std::optional<std::uint32_t> uid = ::getuid()) {
-    return SegmentWatcher({.directory = directory_, .required_uid = uid});
+    return SegmentWatcher({.directory = directory_, .access = {.uid = uid, .gid = {}}});
   }
 
   std::string directory_;
@@ -82,6 +82,30 @@ TEST_F(SegmentWatcherTest, SegmentOfAnotherUser_IsLeftAlone) {
   EXPECT_NE(scan.refused[0].reason.find("another user"), std::string::npos);
 }
 
+TEST_F(SegmentWatcherTest, SegmentOfAnotherUserInTheConfiguredGroup_IsRead) {
+  const WatcherOptions options{.directory = directory_, .access = {.uid = ::getuid() + 1, .gid = ::getgid()}};
+  const auto closed = NewSegment(0), open = NewSegment(1);
+  ASSERT_EQ(::chmod(open->path().c_str(), 0660), 0);
+  const auto scan = SegmentWatcher(options).Look({});
+  ASSERT_EQ(scan.adopted.size(), 1u) << "0600 is its owner's alone, whatever its group";
+  EXPECT_EQ(scan.adopted[0].reader->identity().rank, 1u);
+
+  WatcherOptions other_group = options;
+  other_group.access.gid = ::getgid() + 1;
+  EXPECT_EQ(SegmentWatcher(other_group).Look({}).refused.size(), 2u);
+}
+
+// What a daemon leaves that may read a segment and not remove it.
+TEST_F(SegmentWatcherTest, EmptiedSegment_IsPassedOverInSilence) {
+  const std::string path = NewSegment(0)->path();
+  ASSERT_EQ(::truncate(path.c_str(), 0), 0);
+  ASSERT_EQ(::truncate(path.c_str(), 65536), 0);
+  SegmentWatcher watcher = Watcher();
+  const auto scan = watcher.Look({});
+  EXPECT_TRUE(scan.adopted.empty());
+  EXPECT_TRUE(scan.refused.empty());
+}
+
 TEST_F(SegmentWatcherTest, SegmentOfAnotherDaemon_IsTakenOverWhenItGoes) {
   SegmentWatcher mine = Watcher(), other = Watcher();
   const auto writer = NewSegment(0);
@@ -118,7 +142,7 @@ TEST_F(SegmentWatcherTest, DirectoryChanged_NoticesANewSegment) {
 }
 
 TEST_F(SegmentWatcherTest, MissingDirectory_IsSaid) {
-  SegmentWatcher watcher({.directory = directory_ + "/none", .required_uid = {}});
+  SegmentWatcher watcher({.directory = directory_ + "/none", .access = {}});
   EXPECT_TRUE(watcher.DirectoryChanged(false));
   EXPECT_FALSE(watcher.Look({}).directory_error.empty());
 }
