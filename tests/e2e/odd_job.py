@@ -100,6 +100,13 @@ def threads() -> None:
         train(model, optimizer, DataLoader(samples(), 4), nothing)
 
 
+def eats_memory() -> None:
+    """Takes memory until the kernel kills it."""
+    hoard = []
+    while True:
+        hoard.append(bytearray(64 << 20))
+
+
 JOBS: dict[str, Callable[[], None]] = {
     "falls_off_the_end": lambda: ends(nothing),
     "os_exit": lambda: ends(lambda: os._exit(3)),
@@ -107,6 +114,7 @@ JOBS: dict[str, Callable[[], None]] = {
     "segfault": lambda: ends(lambda: ctypes.string_at(0) and None),
     "abort": lambda: ends(os.abort),
     "exec": lambda: ends(lambda: os.execv(sys.executable, [sys.executable, "-c", "print('another program')"])),
+    "out_of_memory": lambda: ends(eats_memory),
     "workers_fork": lambda: workers("fork"),
     "workers_spawn": lambda: workers("spawn"),
     "forks": forks,

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,50 @@ def test_every_end_is_seen_and_none_is_changed(daemon: Daemon, job: str, code: i
     require_counted(rank)
     assert int(rank["recordsDropped"]) == 0
     assert leftovers(daemon) == []
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group of 1 GiB whose processes are killed when they want more. `cgroup.procs` takes members."""
+    roots = {Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes", Path("/sys/fs/cgroup"): "memory.max"}
+    for root, limit in roots.items():
+        group = root / f"ndbg-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / limit).write_text(str(1 << 30))
+        except OSError:
+            group.rmdir()
+            continue
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("this environment permits no control group for memory")
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_the_out_of_memory_killer_takes_nothing_with_it(
+    stopped_daemon: Daemon, memory_group: Path, drained: bool
+) -> None:
+    if drained:
+        stopped_daemon.start()
+    enter = f"echo $$ > {memory_group}/cgroup.procs && exec {sys.executable} -m tests.e2e.odd_job out_of_memory"
+    environment = stopped_daemon.environment() | {"NEURALDBG_DAEMON": "none"}
+    ended = subprocess.run(
+        ["sh", "-c", enter], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    if not drained:
+        stopped_daemon.start()
+    (rank,) = stopped_daemon.settle("odd")
+    assert (rank["state"], int(rank["lastStep"])) == ("DIED", LAST_STEP)
+    require_counted(rank)
+    assert int(rank["recordsDropped"]) == 0
+    (death,) = [one for one in stopped_daemon.ask("diagnose", "odd")["hypotheses"] if one["kind"] == "RANK_DIED"]
+    assert [entry["step"] for entry in death["evidence"][1:]] == [LAST_STEP]
+    assert leftovers(stopped_daemon) == []
 
 
 @pytest.mark.parametrize("job", ["workers_fork", "workers_spawn", "forks"])

@@ -107,6 +107,24 @@ def test_a_trainer_killed_without_a_daemon_is_diagnosed_by_the_one_that_comes(
     assert (first["kind"], first["module"], first["step"]) == ("NONFINITE_FORWARD", "3", 60)
 
 
+def test_a_crash_long_after_the_ring_was_full_is_diagnosed_from_the_black_box(
+    stopped_daemon: Daemon, jobs: Jobs
+) -> None:
+    job = jobs(stopped_daemon, "--steps", "4000", "--nan-at", "3000", "--hang-at", "3002", "--daemon", "none")
+    job.wait_step(3002)
+    job.process.kill()
+    job.process.wait()
+    stopped_daemon.start()
+
+    (rank,) = stopped_daemon.settle("job")
+    assert (rank["state"], rank["lastStep"]) == ("DIED", 3002)
+    produced, received = int(rank["recordsProduced"]), int(rank["recordsReceived"])
+    assert received + int(rank["recordsDropped"]) == produced
+    assert received < produced // 3001 * 3000, "the ring reached to the fault: make the run longer"
+    first = stopped_daemon.ask("diagnose", "job")["hypotheses"][0]
+    assert (first["kind"], first["module"], first["step"]) == ("NONFINITE_FORWARD", "3", 3000)
+
+
 def plant_garbage(directory: Path) -> list[str]:
     """Files that have no business in a segment directory; their names."""
     (directory / "foreign.txt").write_text("hello")

@@ -117,6 +117,16 @@ TEST_F(StepKillTest, EveryInstructionOfADropThatWrapsTheBlackBox) {
   StepThroughPush("drop over the oldest", 64 + kBlackBoxRecords + 3);
 }
 
+// From the first push of a lane over the last free slot into the black box and around it.
+TEST_F(StepKillTest, NoSystemCallInAThousandPushes) {
+  SteppedWork work = Producer(1, [this] {
+    for (; step_ < 1000; ++step_) writer_->Push(MakeRecord(1, step_));
+  });
+  EXPECT_EQ(StandAfterEveryStep(work, StepBy::kSystemCall, [](int) {}), 1) << "the stop behind the work is the first";
+  const auto reader = AttachOrFail(OnlySegment());
+  EXPECT_EQ(DrainAll(*reader).size() + reader->dropped_total(), 1000u);
+}
+
 TEST_F(StepKillTest, EveryInstructionOfALaneClaim) { StepThroughPush("first push with claim", 0); }
 
 TEST_F(StepKillTest, EveryInstructionOfGivingALaneBack) {
