@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from neuraldbg import compiled, loss, scaler
+from neuraldbg import compile_cache, compiled, loss, scaler
 from neuraldbg.cadence import Cadence
 from neuraldbg.config import Config
 from neuraldbg.identity import Identity
@@ -65,6 +65,7 @@ class Attachment:
         self.observer = Observer(self.segment, sites, plan.models, plan.watch, self.steps)
         self.loss = loss.LossWatch(sites, self.steps.suspect_loss, lambda: self.steps.microbatches > 0)
         late = compiled.prepare(modules)
+        compile_cache.keep_hits(self.segment.version)
         self.observer.install()
         self.steps.add_parameters(parameter_names(plan.models))
         self.observer.parameter_count = len(self.steps.parameters)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch._dynamo import config as dynamo_config
 
-from neuraldbg import hooks
+from neuraldbg import compile_cache, hooks
 
 logger = logging.getLogger("neuraldbg")
 
@@ -87,6 +87,7 @@ def plan_at_trace_time(context: Any) -> None:
 
     Runs inside Dynamo's tracing of the root hook, before any submodule's hook is looked at. Adds nothing to the graph.
     """
+    compile_cache.say_if_bypassed()
     try:
         module = _python_object(context.get_local("module"))
         slots = hooks.slots_of(module)
