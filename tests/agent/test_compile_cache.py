@@ -58,7 +58,7 @@ def trained(attached: bool, others: int) -> dict[str, Any]:
 
 def in_a_process(cache: Path, attached: bool, others: int = 0) -> dict[str, Any]:
     """`trained` in a process of its own, whose compiler keeps what it makes in `cache`."""
-    call = f"import json; from tests.agent.test_compile_cache import trained; print(json.dumps(trained({attached}, {others})))"
+    call = f"from tests.agent import test_compile_cache as t; print(t.json.dumps(t.trained({attached}, {others})))"
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
