@@ -45,7 +45,10 @@ void ObserveAs(RecordKind kind, RankSession& session, const Tensor& x, std::int6
   const AgentTime time(session);
   TensorView view;
   if (!ViewOf(x, view)) return session.SkipTensor();
-  session.ObserveTensor(SiteOf(slot), view, kind, requires_grad);
+  std::uint16_t flags = 0;
+  if (requires_grad) flags |= kFlagRequiresGrad;
+  if (InBackward()) flags |= kFlagRecompute;
+  session.ObserveTensor(SiteOf(slot), view, kind, flags);
 }
 
 void Observe(const Tensor& x, const Tensor& slot_tensor, bool requires_grad) {

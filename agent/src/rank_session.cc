@@ -241,17 +241,19 @@ void RankSession::SetModuleMode(std::uint32_t site, bool evaluation) noexcept {
 }
 
 void RankSession::ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind,
-                                bool requires_grad) noexcept {
+                                std::uint16_t flags) noexcept {
   if (!Exists(site)) return;
   site = SiteOfCall(site);
   if (site == kNoSite) return;
   TensorStatistics statistics;
-  if (!ComputeStatistics(view, sites_[site].Get().options, statistics)) return SkipTensor();
+  const SiteReading reading = sites_[site].Get();
+  if (!ComputeStatistics(view, reading.options, statistics)) return SkipTensor();
   Record record{};
   record.kind = kind;
   record.dtype = view.dtype;
   PackTensor(statistics, record);
-  if (requires_grad) record.flags |= kFlagRequiresGrad;
+  record.flags = flags;
+  if (reading.phase >= Phase::kBackward) record.flags &= static_cast<std::uint16_t>(~kFlagRecompute);
   CountNonfinite(statistics.total.nan_count + statistics.total.inf_count);
   Emit(site, record);
 }

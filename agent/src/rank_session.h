@@ -73,8 +73,9 @@ class RankSession {
   bool armed() const noexcept { return armed_.load(std::memory_order_relaxed); }
   void SetContext(bool training, bool grad_mode, std::uint32_t microbatch) noexcept;
 
-  // `requires_grad`: whether this very tensor takes part in autograd; what the manifest says of the site is the plan.
-  void ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind, bool requires_grad) noexcept;
+  // `flags`: kFlagRequiresGrad if this very tensor takes part in autograd (what the manifest says of the site is the
+  // plan), and kFlagRecompute if a backward pass is running, which only marks the records of forward sites.
+  void ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind, std::uint16_t flags) noexcept;
   // From now on the module behind a site is in evaluation mode, or is not. Cheap: called when a mode has changed.
   void SetModuleMode(std::uint32_t site, bool evaluation) noexcept;
   void ObserveLoss(std::uint32_t site, const LossInput& input) noexcept;

@@ -1,5 +1,7 @@
 #include "agent/src/torch_tensor.h"
 
+#include <dlfcn.h>
+
 #include "agent/src/statistics_kernel.h"
 
 namespace neuraldbg {
@@ -64,6 +66,14 @@ std::int64_t ReadSlot(const torch::stable::Tensor& slot) noexcept {
   TensorView view;
   if (!ViewOf(slot, view) || view.dtype != DType::kInt64 || view.numel == 0) return -1;
   return *static_cast<const std::int64_t*>(view.data);
+}
+
+bool InBackward() noexcept {
+  // The stable C interface has no question for this. Looked up by name, so that the library loads without it.
+  using CurrentGraphTaskId = int (*)();
+  static const auto kCurrent =
+      reinterpret_cast<CurrentGraphTaskId>(::dlsym(RTLD_DEFAULT, "_ZN5torch8autograd25get_current_graph_task_idEv"));
+  return kCurrent != nullptr && kCurrent() != -1;
 }
 
 }  // namespace neuraldbg

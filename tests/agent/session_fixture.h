@@ -45,13 +45,13 @@ inline ndbg_site Site(const char* name, SiteRole role = SiteRole::kOutput, Phase
 }
 
 inline void Observe(std::int32_t session, std::uint32_t site, const std::vector<float>& values,
-                    bool requires_grad = false) {
+                    std::uint16_t flags = 0) {
   const auto size = static_cast<std::int64_t>(values.size());
   const std::int64_t stride = 1;
   const SessionUse use(session);
   if (!use || !use->armed()) return;
   const TensorView view{values.data(), DType::kFloat32, 1, values.size(), &size, &stride};
-  use->ObserveTensor(site, view, RecordKind::kTensor, requires_grad);
+  use->ObserveTensor(site, view, RecordKind::kTensor, flags);
 }
 
 struct Contents {

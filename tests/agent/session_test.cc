@@ -31,16 +31,17 @@ TEST(Session, Records_ArriveWithTheirContext) {
   EXPECT_EQ(first, 0u);
   EXPECT_EQ(second, 1u);
   ndbg_session_context(session, 1, 1, 0);
-  Observe(session, first, {1, 2}, true);
+  Observe(session, first, {1, 2}, kFlagRequiresGrad);
   Observe(session, first, {3});
   ndbg_session_context(session, 0, 0, 1);
   const std::uint8_t evaluation = 1;
   ndbg_session_modes(session, &first, &evaluation, 1);
   Observe(session, first, {4});
-  Observe(session, second, {5});
+  Observe(session, second, {5}, kFlagRecompute);
+  Observe(session, first, {6}, kFlagRecompute);
   const std::string path = ndbg_session_path(session);
   const Contents contents = ReadBack(path);
-  ASSERT_EQ(contents.records.size(), 4u);
+  ASSERT_EQ(contents.records.size(), 5u);
   EXPECT_EQ(contents.records[0].tensor.sum, 3.0);
   EXPECT_EQ(contents.records[0].flags, kFlagTraining | kFlagGradMode | kFlagRequiresGrad);
   EXPECT_EQ(contents.records[0].call, 0u);
@@ -51,6 +52,8 @@ TEST(Session, Records_ArriveWithTheirContext) {
   EXPECT_EQ(contents.records[2].flags, kFlagModuleEval);
   EXPECT_EQ(contents.records[3].phase, Phase::kBackward);
   EXPECT_EQ(contents.records[3].site, second);
+  EXPECT_EQ(contents.records[3].flags & kFlagRecompute, 0) << "a gradient is no second forward pass";
+  EXPECT_EQ(contents.records[4].flags & kFlagRecompute, kFlagRecompute);
   ndbg_session_destroy(session);
 }
 
