@@ -18,13 +18,16 @@ import contextlib
 import dataclasses
 import random
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.checkpoint import CheckpointFunction
 
 from neuraldbg.batch import input_tensors
 from neuraldbg.fake_clone import FakeClone, tensors_in
@@ -32,6 +35,8 @@ from neuraldbg.sites import Role
 
 Key = tuple[str, Role]  # (place, role); ("0", Role.BATCH) is the first model input
 _MAX_CALLS = 16  # kMaxCalls of the library; a module that runs more often is a loop, and one node
+
+_CHECKPOINTED = CheckpointFunction.forward.__code__
 
 # Operations that only look at a tensor in another shape: what comes out is still the producer's tensor.
 _VIEWS = frozenset(
@@ -193,7 +198,7 @@ class _Walk:
             origin = self._provenance.get(tensor)
             floating = tensor.is_floating_point()
             if floating and seen is None:  # the hook observes the first one
-                seen = Call(None, origin.sites, tensor.requires_grad)
+                seen = Call(None, origin.sites, _gets_gradient(tensor))
             if not floating:
                 parents |= origin.sites
             elif origin.pure and len(origin.sites) == 1:
@@ -203,7 +208,7 @@ class _Walk:
                 # The hook observes the first floating-point input, so only that one can be a site.
                 glue_taken = True
                 glue = self._site(path, Role.INPUT, call, kind, origin.owner, set(origin.sites), tensor)
-                seen = Call(glue, frozenset([glue]), tensor.requires_grad)
+                seen = Call(glue, frozenset([glue]), _gets_gradient(tensor))
                 parents.add(glue)
             else:
                 glue_taken = True
@@ -233,14 +238,14 @@ class _Walk:
                 path, Role.MERGE, call, type(module).__name__, origin.owner, set(origin.sites), floating[0]
             )
         origins = origin.sites if key is None else frozenset([key])
-        self._graph.output_calls.setdefault(path, []).append(Call(key, origins, floating[0].requires_grad))
+        self._graph.output_calls.setdefault(path, []).append(Call(key, origins, _gets_gradient(floating[0])))
 
     def _site(
         self, path: str, role: Role, call: int, kind: str, owner: str, parents: set[Key], tensor: torch.Tensor
     ) -> Key:
         key = place(path, call), role
         self._graph.nodes[key] = Node(
-            key, path, call, kind, owner, parents, tuple(tensor.shape), tensor.dtype, tensor.requires_grad
+            key, path, call, kind, owner, parents, tuple(tensor.shape), tensor.dtype, _gets_gradient(tensor)
         )
         self._provenance.put(tensor, _Origin(frozenset([key]), True, path))
         return key
@@ -285,7 +290,11 @@ def trace_module_graph(
 
 @contextlib.contextmanager
 def _untouched_surroundings() -> Iterator[None]:
-    """Keeps random states, autocast cache and compiled submodules out of the pass, and gradients recorded."""
+    """Keeps random states, autocast cache and compiled submodules out of the pass, and gradients recorded.
+
+    Checkpointing round the model would count what this pass saves as its own, and a dispatch mode of the user's (a
+    counter of operations, a cache of activations) would see a pass that never was.
+    """
     numpy = sys.modules.get("numpy")
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy is not None else None
@@ -293,7 +302,13 @@ def _untouched_surroundings() -> Iterator[None]:
     autocast_cache = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
-        with torch.inference_mode(False), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.compiler.set_stance("force_eager"),
+            _disable_current_modes(),
+            saved_tensors_hooks(_itself, _itself),
+        ):
             yield
     finally:
         torch.set_autocast_cache_enabled(autocast_cache)
@@ -301,6 +316,23 @@ def _untouched_surroundings() -> Iterator[None]:
         if numpy is not None and numpy_state is not None:
             numpy.random.set_state(numpy_state)
         random.setstate(python_state)
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _gets_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a gradient will come to this tensor, as far as the pass shows.
+
+    Reentrant checkpointing runs its region without autograd at first; the run that counts follows in backward.
+    """
+    if tensor.requires_grad or torch.is_grad_enabled():
+        return tensor.requires_grad
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not _CHECKPOINTED:
+        frame = frame.f_back
+    return frame is not None and any(one.requires_grad for one in tensors_in(frame.f_locals["args"]))
 
 
 def _is_leaf(module: nn.Module) -> bool:
