@@ -45,17 +45,10 @@ def prepare(modules: Iterable[nn.Module]) -> bool:
 
 def is_compiled(modules: Iterable[nn.Module]) -> bool:
     """Whether the model, or a part of it, goes through torch.compile as far as the modules themselves show."""
-    return in_compiled_call() or any(
+    return any(
         type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None
         for module in modules
     )
-
-
-def in_compiled_call() -> bool:
-    """Whether this eager code runs inside a call of torch.compile (beside its graphs)."""
-    from torch._C._dynamo.eval_frame import get_eval_frame_callback
-
-    return callable(get_eval_frame_callback())
 
 
 def recompiles() -> int:
@@ -99,7 +92,7 @@ def plan_at_trace_time(context: Any) -> None:
         except Exception as error:
             slots.session.plan_without_graph(module, f"{type(error).__name__}: {error}")
             return
-        slots.session.plan(module, args, kwargs)
+        slots.session.plan(module, args, kwargs, compiles=True)
     except Exception:
         logger.debug("neuraldbg: planning at trace time failed", exc_info=True)
 

@@ -30,6 +30,9 @@ logger = logging.getLogger("neuraldbg")
 
 ATTRIBUTE = "_neuraldbg"
 
+# A function of C, so that asking is no frame that Dynamo could compile.
+_frame_callback: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
+
 
 class Slots:
     """What hangs on a module: the slots of its sites. Copies and pickles of the module carry None instead."""
@@ -144,7 +147,8 @@ class _RootHook(_SharedHook):
         if torch.compiler.is_compiling():
             _trace_root(module, args, kwargs)
         else:
-            slots.session.on_root_forward(module, args, kwargs)
+            # Asked here: what is called below is kept out of Dynamo's reach, and could no longer tell.
+            slots.session.on_root_forward(module, args, kwargs, callable(_frame_callback()))
 
 
 def _trace_root(module: nn.Module, args: Any, kwargs: Any) -> None:

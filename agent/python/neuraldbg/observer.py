@@ -85,11 +85,13 @@ class Observer:
 
     # ---- forward passes of a root
 
-    def _on_root_forward(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _on_root_forward(
+        self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], beside_graph: bool
+    ) -> None:
         """A root's forward pass begins, in eager mode or beside its compiled graph."""
         try:
             if self.needs_plan(root):
-                self.plan(root, args, kwargs)
+                self.plan(root, args, kwargs, beside_graph)
             tensors = batch.input_tensors(args, kwargs)
             self.pass_started(root, torch.is_grad_enabled(), batch.samples_in(tensors))
             slots = hooks.slots_of(root)
@@ -100,6 +102,8 @@ class Observer:
 
     def pass_started(self, root: nn.Module, grad_mode: bool, samples: int) -> None:
         """Tells the step watch of a forward pass of the first root."""
+        if torch._C._current_graph_task_id() != -1:
+            return  # inside backward: checkpointing runs the pass again, which is no micro-batch
         self._modes.pass_started()
         if root is self._roots[0]:
             self._steps.forward_started(root.training, grad_mode, samples)
@@ -110,16 +114,16 @@ class Observer:
         """Whether no forward pass of this root was seen yet."""
         return not self._closed and any(root is one for one in self._unplanned)
 
-    def plan(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def plan(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], compiles: bool) -> None:
         """Takes the root's module graph from example inputs, real or fake, and announces what it shows."""
+        if compiles:
+            self._planner.level = Level.FUSED
         first_batch = len(self._planner.batch_sites)
         try:
             graph = trace_module_graph(root, self.paths, args, kwargs, first_batch)
         except GraphError as error:
             self.plan_without_graph(root, str(error), batch.input_tensors(args, kwargs))
             return
-        if compiled.in_compiled_call():
-            self._planner.level = Level.FUSED
         self._planner.announce_batch(root, graph.inputs)
         self._planner.announce_graph(self._modules_of(root), graph)
         self._planned(root)
