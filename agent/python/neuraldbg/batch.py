@@ -12,7 +12,7 @@ MAX_INPUTS = 8  # inputs beyond these (past key values, say) describe no batch
 
 
 def input_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors among a root module's inputs, one level of list, tuple or dict deep. Traceable by Dynamo."""
+    """The tensors among a root module's inputs, one level of list, tuple, dict or dataclass deep. Dynamo traces this."""
     found: list[Tensor] = []
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
@@ -21,6 +21,9 @@ def input_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]
             found.extend([item for item in value if isinstance(item, Tensor)])
         elif isinstance(value, dict):
             found.extend([item for item in value.values() if isinstance(item, Tensor)])
+        elif hasattr(value, "__dataclass_fields__"):
+            items = [getattr(value, name, None) for name in value.__dataclass_fields__]
+            found.extend([item for item in items if isinstance(item, Tensor)])
     return found
 
 

@@ -84,7 +84,21 @@ def observable(value: Any) -> Tensor | None:
             found = observable(item)
             if found is not None:
                 return found
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            found = observable(getattr(value, name, None))
+            if found is not None:
+                return found
     return None
+
+
+@torch.compiler.assume_constant_result
+def _transformed() -> bool:
+    """Whether a transform of torch.func runs: what its tensors wrap is no tensor of the training, and none is read.
+
+    While Dynamo traces, the transforms that it traces through are there as well, and graphs are guarded on them.
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _observe_with_gradient(tensor: Tensor, slot: Tensor, gradient_slot: Tensor | None) -> None:
@@ -107,7 +121,7 @@ class _OutputHook(_SharedHook):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         slots = module._neuraldbg
-        if slots is None or slots.output is None:
+        if slots is None or slots.output is None or _transformed():
             return
         try:
             tensor = observable(output)
@@ -122,7 +136,7 @@ class _InputHook(_SharedHook):
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         slots = module._neuraldbg
-        if slots is None or slots.input is None:
+        if slots is None or slots.input is None or _transformed():
             return
         try:
             tensor = observable(args)
@@ -142,7 +156,7 @@ class _RootHook(_SharedHook):
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         slots = module._neuraldbg
-        if slots is None:
+        if slots is None or _transformed():
             return
         if torch.compiler.is_compiling():
             _trace_root(module, args, kwargs)
@@ -185,6 +199,7 @@ def run_beside_graphs() -> None:
         observable,
         input_tensors,
         samples_in,
+        _transformed,
         _observe_with_gradient,
     ):
         skip_code(function.__code__)
