@@ -72,7 +72,9 @@ class Attachment:
         self.steps.set_scaler(plan.scaler)
         for optimizer in plan.optimizers:
             self.steps.add_optimizer(optimizer)
-        self._adoption = None if plan.optimizers else register_optimizer_step_pre_hook(self._adopt)
+        self._adoption = (
+            None if plan.optimizers else register_optimizer_step_pre_hook(torch._dynamo.disable(self._adopt))
+        )
         loss.start_watching(self.loss)
         scaler.start_watching(self.steps)
         if late:
@@ -175,7 +177,7 @@ def _create_segment(config: Config, identity: Identity, plan: Plan, modules: lis
             start_step=plan.start_step,
             records_per_step=_RECORDS_PER_MODULE * len(modules) + parameters + _OTHER_SITES,
             sites=_SITES_PER_MODULE * len(modules) + parameters + _OTHER_SITES,
-            compiled=compiled.is_compiled(modules),
+            compiled=compiled.is_compiled([root for _, root in plan.models]),
             for_group=config.segment_group is not None,
             group=config.segment_group or 0,
         )

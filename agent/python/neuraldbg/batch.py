@@ -12,7 +12,7 @@ MAX_INPUTS = 8  # inputs beyond these (past key values, say) describe no batch
 
 
 def input_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors among a root module's inputs, one level of list, tuple, dict or dataclass deep. Dynamo traces this."""
+    """The tensors among a root module's inputs, one level of list, tuple, dict or dataclass deep. Traced by Dynamo."""
     found: list[Tensor] = []
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):

@@ -43,11 +43,12 @@ def prepare(modules: Iterable[nn.Module]) -> bool:
     return late
 
 
-def is_compiled(modules: Iterable[nn.Module]) -> bool:
-    """Whether the model, or a part of it, goes through torch.compile as far as the modules themselves show."""
+def is_compiled(roots: Iterable[nn.Module]) -> bool:
+    """Whether a model, or a part of it, goes through torch.compile as far as the modules themselves show."""
     return any(
         type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None
-        for module in modules
+        for root in roots
+        for module in root.modules()
     )
 
 

@@ -49,7 +49,7 @@ class Observer:
         self.paths = module_paths(models)
         self._modes = ModeWatch(segment)
         self._planner = Planner(segment, sites, watch, self._hook_input)
-        self._planner.level = Level.FUSED if compiled.is_compiled(self.paths) else Level.EAGER
+        self._planner.level = Level.FUSED if compiled.is_compiled(self._roots) else Level.EAGER
         # Beside a compiled graph this runs inside Dynamo's reach, and must not be compiled itself.
         self.on_root_forward = torch._dynamo.disable(self._on_root_forward)
 

@@ -123,8 +123,9 @@ class StepWatch:
                     watched.optimizer = optimizer
                     watched.site.optimizer_group = position
                     self._sites.update(watched.site)
-        self._handles.append(optimizer.register_step_pre_hook(self._before_step))
-        self._handles.append(optimizer.register_step_post_hook(self._after_step))
+        # Where the optimizer's step is compiled, these run between its graphs, with the values of that very step.
+        self._handles.append(optimizer.register_step_pre_hook(torch._dynamo.disable(self._before_step)))
+        self._handles.append(optimizer.register_step_post_hook(torch._dynamo.disable(self._after_step)))
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
         """Adds an optimizer whose step() is just being called, past its pre-hooks."""
