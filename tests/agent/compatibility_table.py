@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.agent import rows_control_flow, rows_modules, rows_training
+from tests.agent import rows_compile, rows_control_flow, rows_modules, rows_training
 from tests.agent.rows import ROWS, Row
 
 __all__ = ["ROWS"]
-_MODULES = (rows_control_flow, rows_modules, rows_training)  # importing them fills ROWS, in this order
+_MODULES = (rows_compile, rows_control_flow, rows_modules, rows_training)  # importing them fills ROWS, in this order
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- begin rows -->", "<!-- end rows -->"
 _HEAD = "| {} | eager | compiled | |\n|---|---|---|---|"

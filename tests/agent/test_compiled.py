@@ -1,114 +1,26 @@
-"""Attached models under torch.compile(fullgraph=True): no extra graph, the same bits, every site in every step."""
+"""Attached models under torch.compile, where it takes more than a row of the table (rows_compile.py) to tell."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import neuraldbg
 import pytest
 import torch
-from torch import Tensor, nn
 
 from tests.agent.conftest import Segment, forget_compiled, graphs
-from tests.agent.small_models import MODELS, Block, ResidualBlock, batch, loss_of
-
-STEPS = 3
-
-# How users write it; "blocks" is regional compilation. The method of a Sequential cannot be compiled, hooks or not.
-FORMS = {
-    "gpt": ("eager", "wrapper", "method", "function", "blocks"),
-    "mlp": ("eager", "wrapper", "function"),
-    "resnet": ("eager", "wrapper", "function", "blocks"),
-}
-
-
-@dataclasses.dataclass
-class Training:
-    """What a training left behind."""
-
-    tensors: list[Tensor]
-    graphs: tuple[int, int]
-    segment: Segment | None = None
-
-
-def compiled(model: nn.Module, form: str, backend: str) -> Callable[[Tensor], Tensor]:
-    if form == "wrapper":
-        return torch.compile(model, backend=backend, fullgraph=True)
-    if form == "method":
-        model.compile(backend=backend, fullgraph=True)
-    elif form == "function":
-        function = torch.compile(lambda model, x: model(x), backend=backend, fullgraph=True)
-        return lambda x: function(model, x)
-    elif form == "blocks":
-        for module in model.modules():
-            if isinstance(module, (Block, ResidualBlock)):
-                module.compile(backend=backend, fullgraph=True)
-    return model
-
-
-def train(name: str, form: str, backend: str, attach: Callable[..., neuraldbg.Session] | None) -> Training:
-    """Losses, all gradients, parameters and buffers of a few steps, in order."""
-    forget_compiled()
-    torch.manual_seed(0)
-    model = MODELS[name]()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    session = attach(model, optimizer=optimizer) if attach is not None else None
-    forward = compiled(model, form, backend)
-    tensors = []
-    for step in range(STEPS):
-        x, y = batch(name, step)
-        loss = loss_of(forward(x), y)
-        if session is not None:
-            session.log_loss(loss, targets=y)
-        loss.backward()
-        tensors += [loss.detach(), *(p.grad.clone() for p in model.parameters())]
-        optimizer.step()
-        optimizer.zero_grad()
-    tensors += [p.detach().clone() for p in model.parameters()] + [b.clone() for b in model.buffers()]
-    found = graphs()
-    segment = None
-    if session is not None:
-        path = session.status().segment
-        session.detach()
-        segment = Segment(path)
-    return Training(tensors, found, segment)
-
-
-def same_bits(first: Training, second: Training) -> bool:
-    pairs = list(zip(first.tensors, second.tensors, strict=True))
-    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
-
-
-def check(name: str, form: str, backend: str, attach: Callable[..., neuraldbg.Session]) -> Segment:
-    bare, again, watched = (train(name, form, backend, one) for one in (None, None, attach))
-    assert same_bits(bare, again), "the comparison itself is not deterministic"
-    assert same_bits(bare, watched)
-    assert watched.graphs == bare.graphs == again.graphs
-    segment = watched.segment
-    assert segment is not None and segment.run["graph_exact"]
-    assert segment.run["planned_sites"] == len(segment.planned())
-    for step in range(STEPS):
-        assert segment.counts(step) == dict.fromkeys(segment.planned(), 1)
-    return segment
-
-
-@pytest.mark.parametrize(("name", "form"), [(name, form) for name, forms in FORMS.items() for form in forms])
-def test_every_form_reports_every_site_once_and_changes_nothing(name: str, form: str, attach: Any) -> None:
-    segment = check(name, form, "aot_eager", attach)
-    expected = {"gpt": 82, "mlp": 20, "resnet": 44}[name]
-    assert len(segment.planned()) == expected
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_inductor_reports_every_site_once_and_changes_nothing(name: str, attach: Any) -> None:
-    check(name, "wrapper", "inductor", attach)
+from tests.agent.rows import Row, play
+from tests.agent.rows_compile import compiled, train_form
+from tests.agent.small_models import MODELS, batch, loss_of
 
 
 def test_records_of_all_forms_agree(attach: Any) -> None:
     """A compiled graph and eager mode see the same tensors."""
-    segments = [train("gpt", form, "aot_eager", attach).segment for form in ("eager", "wrapper", "function")]
+    segments = []
+    for form in ("eager", "wrapper", "function"):
+        row = Row("", form, lambda job, form=form: train_form(job, "gpt", form))
+        segments += play(row, form, attach).segments
     values = [
         {(segment.names[r["site"]], r["step"]): r["bits"] for r in segment.records if r["record"] == "TENSOR"}
         for segment in segments
