@@ -93,12 +93,18 @@ def observable(value: Any) -> Tensor | None:
 
 
 @torch.compiler.assume_constant_result
-def _transformed() -> bool:
-    """Whether a transform of torch.func runs: what its tensors wrap is no tensor of the training, and none is read.
+def _beside_training() -> bool:
+    """Whether this pass is none of the training's, and nothing of it is to be read or left in a graph.
 
-    While Dynamo traces, the transforms that it traces through are there as well, and graphs are guarded on them.
+    Transforms of torch.func wrap tensors, and know no rule for an operator that returns nothing. What torch.export and
+    torch.jit.trace make is to run elsewhere, without the agent. While Dynamo traces, the transforms that it traces
+    through are there as well, and graphs are guarded on them.
     """
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.compiler.is_exporting()
+        or torch._C._get_tracing_state() is not None
+    )
 
 
 def _observe_with_gradient(tensor: Tensor, slot: Tensor, gradient_slot: Tensor | None) -> None:
@@ -121,7 +127,7 @@ class _OutputHook(_SharedHook):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         slots = module._neuraldbg
-        if slots is None or slots.output is None or _transformed():
+        if slots is None or slots.output is None or _beside_training():
             return
         try:
             tensor = observable(output)
@@ -136,7 +142,7 @@ class _InputHook(_SharedHook):
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         slots = module._neuraldbg
-        if slots is None or slots.input is None or _transformed():
+        if slots is None or slots.input is None or _beside_training():
             return
         try:
             tensor = observable(args)
@@ -156,7 +162,7 @@ class _RootHook(_SharedHook):
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         slots = module._neuraldbg
-        if slots is None or _transformed():
+        if slots is None or _beside_training():
             return
         if torch.compiler.is_compiling():
             _trace_root(module, args, kwargs)
@@ -199,7 +205,7 @@ def run_beside_graphs() -> None:
         observable,
         input_tensors,
         samples_in,
-        _transformed,
+        _beside_training,
         _observe_with_gradient,
     ):
         skip_code(function.__code__)
