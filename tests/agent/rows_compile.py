@@ -223,7 +223,14 @@ def attach_late(job: Job) -> None:
     job.train(model, lambda step: forward(inputs(step)).square().mean())
 
 
-@row(SECTION, "an unhooked twin compiled first", **COMPILED, extra_graphs=1, note="they share no code any more")
+@row(
+    SECTION,
+    "an unhooked twin compiled first",
+    **COMPILED,
+    extra_graphs=1,
+    says="already compiled",
+    note="they share no code any more; one line",
+)
 def twin_first(job: Job) -> None:
     twin, model = Tower(2), Tower(2)
     job.keep(job.compile(twin)(inputs(7)))
