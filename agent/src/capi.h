@@ -82,8 +82,8 @@ NDBG_EXPORT int64_t ndbg_slot(int32_t session, uint32_t site);
 
 // armed: bit 0 = tensor sites are observed. The operators read it at run time, so that one compiled graph serves all.
 NDBG_EXPORT void ndbg_session_arm(int32_t session, uint32_t armed);
-// training: module mode of the running forward pass; microbatch counts root forward passes in this step. recompute: 1
-// while activation checkpointing runs a forward pass again.
+// training: module mode of the running forward pass; microbatch counts root forward passes in this step. Not called for
+// the pass that activation checkpointing runs again: the operators see for themselves that backward is running.
 NDBG_EXPORT void ndbg_session_context(int32_t session, uint32_t training, uint32_t grad_mode, uint32_t microbatch);
 
 // The module behind sites[n] is in evaluation mode from now on (evaluation[n] = 1), or no longer (0).
