@@ -268,11 +268,10 @@ def resumed(job: Job) -> None:
 
 @row(
     SECTION,
-    "attached, but never detached nor called",
+    "attached, but never called",
     forms=("eager",),
     varies=".",
     exact=False,
-    note="nothing is waited for",
 )
 def forgotten(job: Job) -> None:
     model = mlp()
