@@ -24,6 +24,11 @@ _LATE = (
     "(attach before the first call to avoid this)"
 )
 
+CUT = (
+    "torch.compile cuts the graph along the buckets of DistributedDataParallel (compile the model before wrapping it, "
+    "or set torch._dynamo.config.optimize_ddp = False)"
+)
+
 
 def prepare(modules: Iterable[nn.Module]) -> bool:
     """Switches hook guards on before hooks are installed. Returns whether compiled code of these modules existed.
@@ -85,7 +90,11 @@ def plan_at_trace_time(context: Any) -> None:
     try:
         module = _python_object(context.get_local("module"))
         slots = hooks.slots_of(module)
-        if slots is None or slots.session is None or not slots.session.needs_plan(module):
+        if slots is None or slots.session is None:
+            return
+        if cut_into_buckets():
+            slots.session.give_up_activations(CUT)
+        if not slots.session.needs_plan(module):
             return
         try:
             args = _fake(context.get_local("args"))
@@ -96,6 +105,22 @@ def plan_at_trace_time(context: Any) -> None:
         slots.session.plan(module, args, kwargs, compiles=True)
     except Exception:
         logger.debug("neuraldbg: planning at trace time failed", exc_info=True)
+
+
+def cut_into_buckets() -> bool:
+    """Whether Dynamo cuts the graph that it is tracing along DistributedDataParallel's buckets.
+
+    Torch 2.13 cannot compile the parts of such a graph where they hold effects or gradient hooks: the job would end. A
+    model that fits into the first bucket is not cut.
+    """
+    from torch._dynamo.utils import get_optimize_ddp_mode
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrapper = DistributedDataParallel._get_active_ddp_module()
+    if wrapper is None or get_optimize_ddp_mode() != "ddp_optimizer":
+        return False
+    weights = sum(p.numel() * p.element_size() for p in wrapper.module.parameters() if p.requires_grad)
+    return weights > min(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, wrapper.bucket_bytes_cap)
 
 
 def _python_object(variable: Any) -> nn.Module:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from neuraldbg import ops
 from neuraldbg.batch import input_tensors, samples_in
+from neuraldbg.shards import local_part, part_of
 
 logger = logging.getLogger("neuraldbg")
 
@@ -73,7 +74,7 @@ def observable(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
         if not value.is_floating_point():
             return None
-        return value.to_local() if hasattr(value, "to_local") else value
+        return value
     if isinstance(value, (list, tuple)):
         for item in value:
             found = observable(item)
@@ -109,9 +110,9 @@ def _beside_training() -> bool:
 
 def _observe_with_gradient(tensor: Tensor, slot: Tensor, gradient_slot: Tensor | None) -> None:
     # requires_grad is a constant of a trace: what changes it, a detach() or no_grad(), makes another graph anyway.
-    ops.observe(tensor.detach(), slot, tensor.requires_grad)
+    ops.observe(local_part(tensor), slot, tensor.requires_grad)
     if gradient_slot is not None and tensor.requires_grad:
-        tensor.register_hook(lambda gradient: ops.observe(gradient, gradient_slot))
+        tensor.register_hook(lambda gradient: ops.observe(part_of(gradient), gradient_slot))
 
 
 def _failed(module: nn.Module, error: Exception) -> None:
@@ -176,10 +177,12 @@ def _trace_root(module: nn.Module, args: Any, kwargs: Any) -> None:
 
     comptime(_at_trace_time)
     slots = module._neuraldbg
+    if slots.token is None:
+        return  # nothing may be left in this graph
     tensors = input_tensors(args, kwargs)
     ops.enter(slots.token, torch.is_grad_enabled(), samples_in(tensors))
     for tensor, slot in zip(tensors, slots.batch, strict=False):
-        ops.batch(tensor.detach(), slot)
+        ops.batch(local_part(tensor), slot)
 
 
 def _at_trace_time(context: Any) -> None:
@@ -207,6 +210,8 @@ def run_beside_graphs() -> None:
         samples_in,
         _beside_training,
         _observe_with_gradient,
+        local_part,
+        part_of,
     ):
         skip_code(function.__code__)
 

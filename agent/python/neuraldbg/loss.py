@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as functional
 
 from neuraldbg import ops
+from neuraldbg.shards import local_part
 from neuraldbg.sites import Phase, Role, Site, SiteTable
 
 logger = logging.getLogger("neuraldbg")
@@ -128,9 +129,9 @@ class LossWatch:
     def _push(
         self, value: torch.Tensor, logits: Any, targets: Any, ignore_index: int, kind: LossKind, reduction: int
     ) -> None:
-        value = value.detach()
-        logits = logits.detach() if isinstance(logits, torch.Tensor) else None
-        targets = targets.detach() if isinstance(targets, torch.Tensor) else None
+        value = local_part(value)
+        logits = local_part(logits) if isinstance(logits, torch.Tensor) else None
+        targets = local_part(targets) if isinstance(targets, torch.Tensor) else None
         ops.loss(value, logits, targets, ignore_index, int(kind), reduction, self._slot)
         # Asking a tensor on a device would wait for it; there the records themselves raise the suspicion.
         if value.device.type == "cpu" and value.numel() == 1 and not math.isfinite(value.item()):

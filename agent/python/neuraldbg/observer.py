@@ -20,6 +20,7 @@ from neuraldbg.modes import ModeWatch
 from neuraldbg.native import Segment
 from neuraldbg.optimizer import StepWatch
 from neuraldbg.planning import Planner, equalize, is_leaf
+from neuraldbg.shards import local_part
 from neuraldbg.sites import Level, Role, SiteTable, clean_path
 
 logger = logging.getLogger("neuraldbg")
@@ -45,6 +46,7 @@ class Observer:
         self._exact = True
         self._ready = False
         self._closed = False
+        self._cut_asked = False
         self.parameter_count = 0
         self.paths = module_paths(models)
         self._modes = ModeWatch(segment)
@@ -90,13 +92,17 @@ class Observer:
     ) -> None:
         """A root's forward pass begins, in eager mode or beside its compiled graph."""
         try:
+            if beside_graph and not self._cut_asked:
+                self._cut_asked = True
+                if compiled.cut_into_buckets():
+                    self.give_up_activations(compiled.CUT)
             if self.needs_plan(root):
                 self.plan(root, args, kwargs, beside_graph)
             tensors = batch.input_tensors(args, kwargs)
             self.pass_started(root, torch.is_grad_enabled(), batch.samples_in(tensors))
             slots = hooks.slots_of(root)
             for tensor, slot in zip(tensors, slots.batch if slots is not None else (), strict=False):
-                ops.batch(tensor.detach(), slot)
+                ops.batch(local_part(tensor), slot)
         except Exception:
             logger.debug("neuraldbg: at a root's forward pass", exc_info=True)
 
@@ -116,7 +122,7 @@ class Observer:
 
     def plan(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], compiles: bool) -> None:
         """Takes the root's module graph from example inputs, real or fake, and announces what it shows."""
-        if compiles:
+        if compiles and self._planner.level is not Level.NOT_OBSERVED:
             self._planner.level = Level.FUSED
         first_batch = len(self._planner.batch_sites)
         try:
@@ -135,6 +141,12 @@ class Observer:
         self._planner.announce_batch(root, inputs or [])
         self._planner.announce_order(list(self._modules_of(root)))
         self._planned(root)
+
+    def give_up_activations(self, why: str) -> None:
+        """From the graph that is traced next on, nothing inside of it is observed. Said once."""
+        if self._planner.level is not Level.NOT_OBSERVED:
+            logger.warning("neuraldbg: activations and their gradients are not observed: %s", why)
+            self._planner.give_up(list(self.paths))
 
     def finish_planning(self) -> None:
         """At the end of the first step: roots that were not called themselves (only their parts were)."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuraldbg import ops
+from neuraldbg import ops, shards
 from neuraldbg.cadence import Cadence
 from neuraldbg.native import NO_SITE, OptimizerRecord, Segment, StepRecord
 from neuraldbg.sites import Phase, Role, Site, SiteTable, dtype_number
@@ -80,7 +80,9 @@ class StepWatch:
         """Announces (name, parameter, module path) once each; parameters that share storage form a tie group."""
         storages: dict[int, list[Site]] = {}
         for name, value, path in named:
-            site = Site(name, Role.PARAMETER, Phase.PARAMETER, module=path, shape=tuple(value.shape))
+            part = shards.local_part(value)
+            site = Site(name, Role.PARAMETER, Phase.PARAMETER, module=path, shape=tuple(part.shape))
+            site.module_kind = shards.label(value)
             site.dtype = dtype_number(value.dtype)
             site.requires_grad = value.requires_grad
             output = self._sites.by_name.get(f"{path}:output")
@@ -88,10 +90,10 @@ class StepWatch:
             self._sites.add(site)
             watched = WatchedParameter(name, value, site, self._sites.slot(site), None)
             self.parameters.append(watched)
-            if value.numel() > 0:
-                storages.setdefault(_storage(value), []).append(site)
+            if part.numel() > 0:
+                storages.setdefault(_storage(part), []).append(site)
             with torch.no_grad():
-                ops.parameter_init(value.detach(), watched.slot)
+                ops.parameter_init(part, watched.slot)
         for group, tied in enumerate((sites for sites in storages.values() if len(sites) > 1), start=1):
             for site in tied:
                 site.tie_group = group
@@ -179,7 +181,7 @@ class StepWatch:
         if self._ended > 0 and id(value) not in self._dirty_checked:
             self._dirty_checked.add(id(value))
             if value.grad is not None and not self._dirty:
-                self._dirty = bool(torch.count_nonzero(value.grad.detach()))
+                self._dirty = bool(torch.count_nonzero(shards.local_part(value.grad)))
 
     # ---- optimizer.step()
 
@@ -205,8 +207,8 @@ class StepWatch:
                     continue
                 if self._all_parameters or index % self.groups == self._rotation_group:
                     gradient = watched.value.grad
-                    gradient = gradient.detach() if gradient is not None else None
-                    ops.parameter_before(watched.value.detach(), gradient, watched.slot)
+                    gradient = shards.local_part(gradient) if gradient is not None else None
+                    ops.parameter_before(shards.local_part(watched.value), gradient, watched.slot)
                     watched.observed = True
 
     def _take_after(self, optimizer: torch.optim.Optimizer) -> None:
@@ -215,7 +217,7 @@ class StepWatch:
         with torch.no_grad():
             for watched in self.parameters:
                 if watched.observed and (watched.optimizer is optimizer or (first and watched.optimizer is None)):
-                    ops.parameter_after(watched.value.detach(), watched.slot)
+                    ops.parameter_after(shards.local_part(watched.value), watched.slot)
                     watched.observed = False
                     group = watched.site.optimizer_group
                     observed[group] = observed.get(group, 0) + 1

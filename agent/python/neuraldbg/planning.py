@@ -45,11 +45,25 @@ class Planner:
             return
         forward, gradient = self._sites.add_activation(path, type(module).__name__, role, owner, self.level, place)
         self.observed.append((mode or module, forward))
+        if self.level is Level.NOT_OBSERVED:
+            return
         if role is Role.INPUT and slots.input is None:
             slots.input, slots.input_gradient = self._sites.slot(forward), self._sites.slot(gradient)
             self._hook_input(module)
         elif role is not Role.INPUT and slots.output is None:
             slots.output, slots.gradient = self._sites.slot(forward), self._sites.slot(gradient)
+
+    def give_up(self, modules: list[nn.Module]) -> None:
+        """No activation is observed any more; the sites stay, and say so."""
+        self.level = Level.NOT_OBSERVED
+        for module in modules:
+            slots = hooks.slots_of(module)
+            if slots is not None:
+                slots.output = slots.gradient = slots.input = slots.input_gradient = slots.token = None
+        for _, forward in self.observed:
+            for site in (forward, self._sites.gradient_of(forward)):
+                site.level = Level.NOT_OBSERVED
+                self._sites.update(site)
 
     def announce_batch(self, root: nn.Module, inputs: list[torch.Tensor]) -> None:
         """Sites "batch[i]", numbered on over the root modules."""
