@@ -2,8 +2,11 @@
 // code runs inside other people's training jobs.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace neuraldbg {
@@ -24,6 +27,17 @@ enum class Errc : std::uint8_t {
   kDisabled,
   kCorrupt,  // contents contradict themselves
 };
+inline constexpr std::size_t kErrcCount = 14;
+
+// The code as a label: metrics use it, so a name never changes.
+constexpr std::string_view ErrcName(Errc code) noexcept {
+  constexpr std::array<std::string_view, kErrcCount> kNames = {
+      "ok",    "invalid_argument", "io",     "no_space", "not_found", "already_exists", "permission",
+      "magic", "version",          "layout", "owner",    "full",      "disabled",       "corrupt"};
+  static_assert(static_cast<std::size_t>(Errc::kCorrupt) + 1 == kErrcCount);
+  const auto index = static_cast<std::size_t>(code);
+  return index < kErrcCount ? kNames[index] : "unknown";
+}
 
 struct Error {
   Errc code = Errc::kOk;

@@ -103,18 +103,7 @@ void IngestLoop::LookForSegments(Clock::time_point now) {
   if (!scan.directory_error.empty() && limiter_.Allow("directory")) {
     spdlog::error("{} cannot be searched for segments: {}", options_.watcher.directory, scan.directory_error);
   }
-  for (const RefusedSegment& refused : scan.refused) {
-    counters_.segments_refused.fetch_add(1, std::memory_order_relaxed);
-    // A job that is silently not watched is the worst of them: garbage beside it must not use up its line.
-    if (limiter_.Allow(refused.other_release ? "other release" : "refused")) {
-      spdlog::warn("{} is left alone: {}", refused.path, refused.reason);
-    }
-    if (refused.other_release && options_.warnings != nullptr) {
-      options_.warnings->SegmentLeftAlone({DaemonWarning::Kind::kSegmentLeftAlone, RealtimeNow(),
-                                           refused.path + " is left alone: " + refused.reason,
-                                           "Install the same release for the job and for the daemon."});
-    }
-  }
+  for (const RefusedSegment& refused : scan.refused) Refused(refused);
   for (AdoptedSegment& segment : scan.adopted) {
     counters_.segments_adopted.fetch_add(1, std::memory_order_relaxed);
     if (limiter_.Allow("adopted")) {
@@ -123,6 +112,21 @@ void IngestLoop::LookForSegments(Clock::time_point now) {
                    segment.reader->identity().owner_uid);
     }
     drivers_.push_back(std::make_unique<RankDriver>(std::move(segment), store_, feed_, options_.host_name));
+  }
+}
+
+void IngestLoop::Refused(const RefusedSegment& refused) {
+  counters_.segments_refused[static_cast<std::size_t>(refused.code)].fetch_add(1, std::memory_order_relaxed);
+  const bool other_release = refused.code == Errc::kBadVersion;
+  // A job that is silently not watched is the worst of them: garbage beside it must not use up its line.
+  if (limiter_.Allow(other_release ? "other release" : "refused")) {
+    spdlog::warn("{} is left alone: {}", refused.path, refused.reason);
+  }
+  if (refused.layout) counters_.other_layouts.Add(*refused.layout);
+  if (other_release && options_.warnings != nullptr) {
+    options_.warnings->SegmentLeftAlone({DaemonWarning::Kind::kSegmentLeftAlone, RealtimeNow(),
+                                         refused.path + " is left alone: " + refused.reason,
+                                         "Install the same release for the job and for the daemon."});
   }
 }
 
@@ -178,12 +182,20 @@ void IngestLoop::RemoveEnded(Clock::time_point now) {
     --session.live_ranks;
   }
   std::erase_if(drivers_, [](const auto& driver) { return driver->state() != RankDriver::State::kLive; });
+  CountLive();
   if (now >= store_retry_at_) EndRuns(now);
   if (!drivers_.empty() || !sessions_.empty()) {
     idle_since_ns_.store(0, std::memory_order_relaxed);
   } else if (idle_since_ns_.load(std::memory_order_relaxed) == 0) {
     idle_since_ns_.store(Nanoseconds(Clock::now()), std::memory_order_relaxed);
   }
+}
+
+void IngestLoop::CountLive() {
+  std::uint64_t quarantined = 0;
+  for (const auto& driver : drivers_) quarantined += driver->lanes_quarantined();
+  counters_.segments_live.store(drivers_.size(), std::memory_order_relaxed);
+  counters_.lanes_quarantined.store(quarantined, std::memory_order_relaxed);
 }
 
 // A run has ended when none of its ranks is live. Where the disk is full, its end waits as its records do.

@@ -26,6 +26,7 @@
 #include "daemon/ingest/segment_watcher.h"
 #include "daemon/model/daemon_warnings.h"
 #include "daemon/model/event_feed.h"
+#include "daemon/model/ingest_counters.h"
 #include "daemon/store/store.h"
 
 namespace neuraldbg {
@@ -37,13 +38,6 @@ struct IngestOptions {
   std::function<void(StoreReader& store, const StoredRun& run)> on_run_end;
   // Told what keeps records from being stored; not owned, may be null.
   DaemonWarnings* warnings = nullptr;
-};
-
-struct IngestCounters {
-  std::atomic<std::uint64_t> slots_drained = 0;
-  std::atomic<std::uint64_t> segments_adopted = 0;
-  std::atomic<std::uint64_t> segments_refused = 0;
-  std::atomic<std::uint64_t> store_failures = 0;
 };
 
 class IngestLoop {
@@ -72,11 +66,13 @@ class IngestLoop {
   static constexpr std::chrono::seconds kOrphansAfter{2};
 
   void LookForSegments(Clock::time_point now);
+  void Refused(const RefusedSegment& refused);
   std::size_t TurnAll(Clock::time_point now);
   // The driver whose commit the store refused goes first: the engine is ahead of the store by that commit, so no other
   // rank may store a snapshot before it. There is at most one.
   void PutAwaitingFirst();
   void RemoveEnded(Clock::time_point now);
+  void CountLive();
   void EndRuns(Clock::time_point now);
   absl::Status EndRun(const StoredRun& run);
   void CloseOrphans(Clock::time_point now);

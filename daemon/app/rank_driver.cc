@@ -144,6 +144,7 @@ Commit RankDriver::NewCommit(RankState state, Clock::time_point now) {
   commit.rank.records_received = assembler.received();
   commit.rank.records_dropped = reader.dropped();
   commit.rank.records_produced = assembler.received() + reader.invalid() + reader.dropped();
+  lanes_quarantined_ = reader.lanes_quarantined();
   commit.rank.segment_uuid = reader.identity().uuid;
   commit.lane_heads = reader.heads();
   commit.manifest = reader.TakeManifest();

@@ -44,6 +44,7 @@ class RankDriver {
   std::uint32_t rank() const { return segment_.reader->identity().rank; }
   RunSession* session() const { return session_; }
   RankFate fate() const { return fate_; }
+  std::uint64_t lanes_quarantined() const { return lanes_quarantined_; }  // as of the last commit
   bool awaiting_store() const { return pending_.has_value(); }
 
  private:
@@ -83,7 +84,8 @@ class RankDriver {
   RankFate fate_ = RankFate::kRunning;
   std::optional<Commit> pending_;  // refused by the store so far
   OwnerState owner_ = OwnerState::kAlive;
-  bool unlinked_ = false;        // said already
+  bool unlinked_ = false;  // said already
+  std::uint64_t lanes_quarantined_ = 0;
   std::size_t uncommitted_ = 0;  // slots drained since the last commit
   Clock::time_point committed_at_{}, owner_asked_at_{}, totals_at_{};
 };

@@ -105,4 +105,10 @@ std::uint64_t RankReader::invalid() const {
   return invalid;
 }
 
+std::uint64_t RankReader::lanes_quarantined() const {
+  std::uint64_t lanes = 0;
+  for (const LaneCounters& lane : segment_->counters()) lanes += lane.quarantined ? 1 : 0;
+  return lanes;
+}
+
 }  // namespace neuraldbg

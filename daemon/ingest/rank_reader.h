@@ -65,6 +65,8 @@ class RankReader {
   bool Pending() const { return segment_->Pending(); }
   std::uint64_t dropped() const { return segment_->dropped_total(); }
   std::uint64_t invalid() const;
+  // Lanes that contradicted themselves too often and are not read any more.
+  std::uint64_t lanes_quarantined() const;
   bool manifest_corrupt() const { return manifest_corrupt_; }
   const StepAssembler& assembler() const { return assembler_; }
   void Unlink() { segment_->Unlink(); }

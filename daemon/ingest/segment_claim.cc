@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "shared/ring_layout.h"
@@ -36,15 +36,18 @@ bool SegmentClaim::Unlinked() const {
   return ::fstat(descriptor_, &status) == 0 && status.st_nlink == 0;
 }
 
-std::optional<std::uint16_t> SegmentClaim::LayoutMajor() const {
-  std::array<char, sizeof kSegmentMagic> magic{};
-  std::uint16_t major = 0;
-  const bool read =
-      ::pread(descriptor_, magic.data(), magic.size(), offsetof(SegmentHeader, magic)) ==
-          static_cast<ssize_t>(magic.size()) &&
-      ::pread(descriptor_, &major, sizeof major, offsetof(SegmentHeader, major)) == static_cast<ssize_t>(sizeof major);
-  if (!read || !std::equal(magic.begin(), magic.end(), kSegmentMagic)) return std::nullopt;
-  return major;
+// Magic and version stand first in every layout there will ever be; nothing behind them may be read here.
+std::optional<LayoutVersion> SegmentClaim::Layout() const {
+  struct {
+    char magic[sizeof kSegmentMagic];
+    std::uint16_t major, minor;
+  } start{};
+  static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, major) == sizeof kSegmentMagic &&
+                offsetof(SegmentHeader, minor) == sizeof kSegmentMagic + sizeof start.major);
+  constexpr std::size_t kBytes = sizeof start.magic + sizeof start.major + sizeof start.minor;
+  if (::pread(descriptor_, &start, kBytes, 0) != static_cast<ssize_t>(kBytes)) return std::nullopt;
+  if (!std::equal(std::begin(start.magic), std::end(start.magic), kSegmentMagic)) return std::nullopt;
+  return LayoutVersion{start.major, start.minor};
 }
 
 SegmentClaim::~SegmentClaim() {

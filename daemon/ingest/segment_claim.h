@@ -5,9 +5,10 @@
 // Owner: whoever drains the segment; movable. Released by the destructor.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
+
+#include "daemon/model/ingest_counters.h"
 
 namespace neuraldbg {
 
@@ -21,8 +22,8 @@ class SegmentClaim {
 
   // The file has lost its name: what is mapped stays readable, but no other process will find it again.
   bool Unlinked() const;
-  // Major version of the layout that the file was written with; nothing if it is no segment at all.
-  std::optional<std::uint16_t> LayoutMajor() const;
+  // The layout that the file was written with; nothing if it is no segment at all.
+  std::optional<LayoutVersion> Layout() const;
 
  private:
   explicit SegmentClaim(int descriptor) : descriptor_(descriptor) {}

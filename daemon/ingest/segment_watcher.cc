@@ -15,12 +15,10 @@
 namespace neuraldbg {
 namespace {
 
-// Magic and version stand first in every layout there will ever be; nothing behind them may be read here.
-std::string OtherVersion(const SegmentClaim& claim) {
-  const std::optional<std::uint16_t> major = claim.LayoutMajor();
-  return "it was written by a release with segment layout " +
-         (major ? std::to_string(*major) : std::string("unknown")) + ", and this daemon reads layout " +
-         std::to_string(kLayoutMajor) + "; install the same release of NeuralDBG for the job and the daemon.";
+std::string OtherVersion(const std::optional<LayoutVersion>& theirs) {
+  return "it was written by a release with segment layout " + (theirs ? theirs->Text() : std::string("unknown")) +
+         ", and this daemon reads layout " + LayoutVersion{kLayoutMajor, kLayoutMinor}.Text() +
+         "; install the same release of NeuralDBG for the job and the daemon.";
 }
 
 }  // namespace
@@ -48,10 +46,10 @@ void SegmentWatcher::Remember(const FileId& id) {
   known_order_.pop_front();
 }
 
-void SegmentWatcher::Refuse(const FileId& id, const std::string& path, std::string reason, Scan& scan,
-                            bool other_release) {
+void SegmentWatcher::Refuse(const FileId& id, RefusedSegment refused, Scan& scan) {
   Remember(id);
-  scan.refused.push_back({SanitizeString(path), std::move(reason), other_release});
+  refused.path = SanitizeString(refused.path);
+  scan.refused.push_back(std::move(refused));
 }
 
 void SegmentWatcher::Consider(const std::string& path, const HistoryLookup& history, Scan& scan) {
@@ -68,22 +66,26 @@ void SegmentWatcher::Consider(const std::string& path, const HistoryLookup& hist
   }
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) return;
-  if (!S_ISREG(status.st_mode)) return Refuse(*id, path, "is not a regular file.", scan);
+  if (!S_ISREG(status.st_mode)) return Refuse(*id, {path, "is not a regular file.", Errc::kBadOwner, {}}, scan);
   // Read to its end by a daemon that may not remove it (SegmentReader::Unlink); its owner's next sweep will.
   if (status.st_size > 0 && status.st_blocks == 0) return Remember(*id);
   if (!options_.access.Covers(status)) {
-    return Refuse(*id, path, "belongs to another user (uid " + std::to_string(status.st_uid) + ").", scan);
+    const std::string reason = "belongs to another user (uid " + std::to_string(status.st_uid) + ").";
+    return Refuse(*id, {path, reason, Errc::kBadOwner, {}}, scan);
   }
   std::optional<SegmentClaim> claim = SegmentClaim::Take(path);
   if (!claim) {
-    if (::access(path.c_str(), R_OK) != 0 && errno != ENOENT) return Refuse(*id, path, "may not be read.", scan);
+    if (::access(path.c_str(), R_OK) != 0 && errno != ENOENT) {
+      return Refuse(*id, {path, "may not be read.", Errc::kPermission, {}}, scan);
+    }
     return;  // another daemon drains it, or it is gone; looked at again with the next scan
   }
   auto reader = RankReader::Open(path, options_.access, history);
   if (!reader.ok() && reader.error().code == Errc::kBadVersion) {
-    return Refuse(*id, path, OtherVersion(*claim), scan, true);
+    const std::optional<LayoutVersion> theirs = claim->Layout();
+    return Refuse(*id, {path, OtherVersion(theirs), Errc::kBadVersion, theirs}, scan);
   }
-  if (!reader.ok()) return Refuse(*id, path, reader.error().message, scan);
+  if (!reader.ok()) return Refuse(*id, {path, reader.error().message, reader.error().code, {}}, scan);
   adopted_[path] = *id;
   scan.adopted.push_back({std::move(*claim), std::move(reader).value()});
 }

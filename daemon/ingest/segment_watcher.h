@@ -21,6 +21,8 @@
 
 #include "daemon/ingest/rank_reader.h"
 #include "daemon/ingest/segment_claim.h"
+#include "daemon/model/ingest_counters.h"
+#include "shared/result.h"
 #include "shared/segment_access.h"
 
 namespace neuraldbg {
@@ -32,8 +34,9 @@ struct WatcherOptions {
 
 struct RefusedSegment {
   std::string path;
-  std::string reason;          // one sentence
-  bool other_release = false;  // a segment, but of a release that lays it out differently
+  std::string reason;  // one sentence
+  Errc code = Errc::kOk;
+  std::optional<LayoutVersion> layout;  // kBadVersion: how another release lays it out, if that could be read
 };
 
 // A segment this daemon drains now. The claim is released after the reader is gone.
@@ -69,7 +72,7 @@ class SegmentWatcher {
     auto operator<=>(const FileId&) const = default;
   };
   static std::optional<FileId> Identify(const std::string& path);
-  void Refuse(const FileId& id, const std::string& path, std::string reason, Scan& scan, bool other_release = false);
+  void Refuse(const FileId& id, RefusedSegment refused, Scan& scan);
   void Consider(const std::string& path, const HistoryLookup& history, Scan& scan);
   void Remember(const FileId& id);
 
