@@ -22,6 +22,8 @@ namespace neuraldbg {
 namespace {
 
 constexpr auto kLogLevels = std::to_array<std::string_view>({"trace", "debug", "info", "warning", "error", "off"});
+constexpr std::string_view kHttpDefault = "127.0.0.1:7434";
+constexpr std::string_view kHttpOff = "off";
 constexpr double kIdleSecondsMax = 1e9;  // 31 years: anything larger is a mistake, and would overflow a duration
 
 struct Parsed {
@@ -45,9 +47,9 @@ absl::StatusOr<Parsed> ParseFlags(const std::vector<std::string>& arguments) {
       ->take_all();
   app.add_option("--group", flags.group, "drain the segments of other users, too, that are open to this group");
   app.add_option("--host-name", flags.host_name, "name of this host in reports (what the agent says)");
+  app.add_option("--http", flags.http, "HOST:PORT to serve /metrics and /healthz on (127.0.0.1:7434), or off");
   // Flags of later releases are known, so that asking for one gets a sentence, and not listed, because they do nothing.
   constexpr const char* kNotListed = "";
-  app.add_option("--http", flags.http)->group(kNotListed);
   app.add_option("--role", flags.role)->group(kNotListed);
   app.add_option("--nats", nats)->allow_extra_args(false)->take_all()->group(kNotListed);
   app.add_option("--tenant", flags.tenant)->group(kNotListed);
@@ -85,11 +87,11 @@ ConfigLayer ReadEnvironment(const Surroundings& surroundings) {
   return layer;
 }
 
-absl::Status CheckHostPort(const std::string& address, const char* what) {
+absl::Status CheckHostPort(const std::string& address, const char* what, const char* wanted = "HOST:PORT") {
   const std::size_t colon = address.rfind(':');
   std::uint32_t port = 0;
   if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(what, " must be HOST:PORT, not \"", address, "\"."));
+    return absl::InvalidArgumentError(absl::StrCat(what, " must be ", wanted, ", not \"", address, "\"."));
   }
   return absl::OkStatus();
 }
@@ -127,7 +129,7 @@ absl::Status Validate(const Config& config) {
     if (absl::Status status = CheckGrpc(address); !status.ok()) return status;
   }
   if (config.http) {
-    if (absl::Status status = CheckHostPort(*config.http, "--http"); !status.ok()) return status;
+    if (absl::Status status = CheckHostPort(*config.http, "--http", "HOST:PORT or off"); !status.ok()) return status;
   }
   if (config.exit_when_idle_s && !(*config.exit_when_idle_s >= 0 && *config.exit_when_idle_s <= kIdleSecondsMax)) {
     return absl::InvalidArgumentError("--exit-when-idle must be a number of seconds that is not negative.");
@@ -148,7 +150,10 @@ Config Resolve(const ConfigLayer& layer, const Surroundings& surroundings) {
   config.data_directory = layer.data_directory.value_or(DefaultDataDirectory(surroundings));
   config.grpc = layer.grpc.value_or(std::vector<std::string>{
       absl::StrCat("unix:", RuntimeDirectory(surroundings), "/neuraldbgd.sock"), "127.0.0.1:7433"});
-  config.http = layer.http;
+  // A daemon that a training job started is one of several on a host, and nobody chose its port.
+  config.http_next_free = layer.exit_when_idle_s && !layer.http;
+  config.http = layer.http.value_or(std::string(kHttpDefault));
+  if (*config.http == kHttpOff) config.http.reset();
   config.host_name = layer.host_name.value_or("");
   config.exit_when_idle_s = layer.exit_when_idle_s;
   config.token_file = layer.token_file.value_or("");
@@ -257,7 +262,7 @@ std::string ToToml(const Config& config) {
   for (const std::string& address : config.grpc) absl::StrAppend(&grpc, grpc.empty() ? "" : ", ", Quoted(address));
   std::string out = fmt::format("shm_dir = {}\ndata_dir = {}\ngrpc = [{}]\n", Quoted(config.shm_directory),
                                 Quoted(config.data_directory), grpc);
-  if (config.http) out += fmt::format("http = {}\n", Quoted(*config.http));
+  out += fmt::format("http = {}\n", Quoted(config.http.value_or(std::string(kHttpOff))));
   out += "role = \"host\"\n";
   if (!config.host_name.empty()) out += fmt::format("host_name = {}\n", Quoted(config.host_name));
   if (config.exit_when_idle_s) out += fmt::format("exit_when_idle = {}\n", *config.exit_when_idle_s);

@@ -19,8 +19,10 @@ namespace neuraldbg {
 struct Config {
   std::string shm_directory = "/dev/shm";
   std::string data_directory;
-  std::vector<std::string> grpc;  // "unix:/absolute/path" or "HOST:PORT"
-  std::optional<std::string> http;
+  std::vector<std::string> grpc;    // "unix:/absolute/path" or "HOST:PORT"
+  std::optional<std::string> http;  // HOST:PORT; nothing: off
+  // Nobody chose the port: where it is taken, the next free one will do, and where none is, the daemon goes without.
+  bool http_next_free = false;
   std::string host_name;  // empty: as the agent says
   std::optional<double> exit_when_idle_s;
   std::string token_file;

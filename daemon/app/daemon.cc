@@ -4,17 +4,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <ctime>
 #include <memory>
-#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/app/endpoint_file.h"
-#include "daemon/app/http_address.h"
+#include "daemon/app/http_port.h"
 #include "daemon/app/ingest_loop.h"
 #include "daemon/app/log.h"
 #include "daemon/model/daemon_warnings.h"
@@ -57,6 +58,17 @@ IngestOptions IngestOptionsOf(const Config& config, DaemonWarnings& warnings) {
   return options;
 }
 
+MetricSources MetricSourcesOf(const Config& config, const IngestLoop& ingest, const DaemonWarnings& warnings,
+                              const GrpcServer& server) {
+  MetricSources sources;
+  sources.ingest = &ingest.counters();
+  sources.warnings = &warnings;
+  sources.open_reader = [directory = config.data_directory] { return Store::OpenReadOnly(directory); };
+  sources.data_directory = config.data_directory;
+  sources.event_streams = [&server] { return server.active_calls(); };
+  return sources;
+}
+
 // Returns at a signal or when the daemon has been idle long enough; the reason, for the log.
 std::string WaitForEnd(const Config& config, const IngestLoop& ingest, const GrpcServer& server) {
   sigset_t ending;
@@ -82,32 +94,37 @@ absl::Status RunDaemon(const Config& config) {
   }
   absl::StatusOr<std::unique_ptr<Store>> store = Store::Open(config.data_directory);
   if (!store.ok()) return store.status();
-  std::optional<HttpAddress> http;
-  if (config.http) {
-    absl::StatusOr<HttpAddress> held = HttpAddress::Hold(*config.http);
-    if (!held.ok()) return held.status();
-    http.emplace(*std::move(held));
-    spdlog::warn("this release serves no HTTP: {} is only held", *config.http);
-  }
+  absl::StatusOr<std::unique_ptr<HttpServer>> http = ListenHttp(config);
+  if (!http.ok()) return http.status();
   EventFeed feed;
   DaemonWarnings warnings;
   absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(ServerOptionsOf(config, feed, warnings));
   if (!server.ok()) return server.status();
+  const std::string http_address = *http == nullptr ? "" : (*http)->address();
   EndpointFile endpoint(config.data_directory);
-  if (absl::Status written = endpoint.Write((*server)->addresses()); !written.ok()) return written;
-  spdlog::info("neuraldbgd {} serves {}, data in {}, segments from {}", NEURALDBG_VERSION,
-               absl::StrJoin((*server)->addresses(), ", "), config.data_directory, config.shm_directory);
+  if (absl::Status written = endpoint.Write((*server)->addresses(), http_address); !written.ok()) return written;
+  spdlog::info("neuraldbgd {} serves {}{}, data in {}, segments from {}", NEURALDBG_VERSION,
+               absl::StrJoin((*server)->addresses(), ", "),
+               http_address.empty() ? "" : absl::StrCat(", http://", http_address), config.data_directory,
+               config.shm_directory);
 
   IngestLoop ingest(**store, feed, IngestOptionsOf(config, warnings));
+  std::atomic<bool> draining = false;
+  if (*http != nullptr) {
+    AddRoutes(**http, MetricSourcesOf(config, ingest, warnings, **server), draining);
+    (*http)->Serve();
+  }
   std::thread thread([&] { ingest.Run(); });
   const std::string reason = WaitForEnd(config, ingest, **server);
   spdlog::info("ending: {}", reason);
+  draining = true;
   (*server)->Drain();
   // Ingest ends first, so that readers that wait for the last step still get it.
   ingest.Stop();
   thread.join();
   feed.Close();
   (*server)->Shutdown(kShutdownPatience);
+  if (*http != nullptr) (*http)->Stop();  // last: until then it says that this daemon drains
   endpoint.Remove();
   return absl::OkStatus();
 }

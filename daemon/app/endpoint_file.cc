@@ -13,8 +13,9 @@
 
 namespace neuraldbg {
 
-absl::Status EndpointFile::Write(const std::vector<std::string>& grpc_addresses) {
-  const nlohmann::json endpoint = {{"pid", ::getpid()}, {"grpc", grpc_addresses}, {"version", NEURALDBG_VERSION}};
+absl::Status EndpointFile::Write(const std::vector<std::string>& grpc_addresses, const std::string& http_address) {
+  nlohmann::json endpoint = {{"pid", ::getpid()}, {"grpc", grpc_addresses}, {"version", NEURALDBG_VERSION}};
+  endpoint["http"] = http_address.empty() ? nlohmann::json() : nlohmann::json(http_address);
   const std::string text = endpoint.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const std::string temporary = path_ + ".new";
   ::unlink(temporary.c_str());

@@ -19,7 +19,8 @@ class EndpointFile {
   EndpointFile(const EndpointFile&) = delete;
   EndpointFile& operator=(const EndpointFile&) = delete;
 
-  absl::Status Write(const std::vector<std::string>& grpc_addresses);
+  // `http_address`: empty where no HTTP is served.
+  absl::Status Write(const std::vector<std::string>& grpc_addresses, const std::string& http_address);
   void Remove();
 
  private:

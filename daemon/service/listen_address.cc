@@ -74,6 +74,12 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
   return address;
 }
 
+absl::Status CheckReachable(const ListenAddress& address, bool has_token) {
+  if (address.loopback || has_token) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", address.text, "' can be reached from other hosts: set token_file."));
+}
+
 absl::Status PrepareUnixSocket(const std::string& path) {
   absl::Status made = MakePrivateDirectories(std::filesystem::path(path).parent_path());
   if (!made.ok()) return made;

@@ -21,6 +21,9 @@ struct ListenAddress {
 
 absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text);
 
+// INVALID_ARGUMENT where other hosts could reach the address and no token keeps them out.
+absl::Status CheckReachable(const ListenAddress& address, bool has_token);
+
 // Makes the place for a socket: creates missing directories (0700), removes a socket that nobody answers on.
 // ALREADY_EXISTS if somebody does.
 absl::Status PrepareUnixSocket(const std::string& path);

@@ -37,18 +37,12 @@ class PrivateUmask {
   const mode_t before_;
 };
 
-absl::Status CheckReachable(const ListenAddress& address, const PeerPolicy& policy) {
-  if (address.loopback || !policy.token.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", address.text, "' can be reached from other hosts: set token_file."));
-}
-
 absl::StatusOr<std::vector<ListenAddress>> PrepareAddresses(const ServerOptions& options, const PeerPolicy& policy) {
   std::vector<ListenAddress> addresses;
   for (const std::string& text : options.listen) {
     absl::StatusOr<ListenAddress> address = ParseListenAddress(text);
     if (!address.ok()) return address.status();
-    absl::Status usable = CheckReachable(*address, policy);
+    absl::Status usable = CheckReachable(*address, !policy.token.empty());
     if (usable.ok() && address->is_unix()) usable = PrepareUnixSocket(address->unix_path);
     if (!usable.ok()) return usable;
     addresses.push_back(*std::move(address));

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/store/byte_stream.h"
@@ -189,6 +190,16 @@ absl::StatusOr<std::unique_ptr<StoreReader>> Store::OpenReadOnly(const std::stri
   }
   STORE_ASSIGN_OR_RETURN(std::unique_ptr<SqliteConnection> database, OpenForReading(path));
   return std::unique_ptr<StoreReader>(new SqliteReader<StoreReader>(std::move(database)));
+}
+
+std::uint64_t Store::BytesOnDisk(const std::string& directory) {
+  std::uint64_t bytes = 0;
+  for (const char* part : {"", "-wal", "-shm"}) {
+    std::error_code absent;
+    const std::uintmax_t size = std::filesystem::file_size(DatabasePath(directory) + part, absent);
+    if (!absent) bytes += size;
+  }
+  return bytes;
 }
 
 }  // namespace neuraldbg

@@ -111,6 +111,8 @@ class Store : public StoreReader {
   // sentence for the user.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& directory);
   static absl::StatusOr<std::unique_ptr<StoreReader>> OpenReadOnly(const std::string& directory);
+  // Of the database and its log; files that are not there count nothing. Any thread.
+  static std::uint64_t BytesOnDisk(const std::string& directory);
 
   // Finds or creates the run of (uid, name, launch).
   virtual absl::StatusOr<StoredRun> AdoptRun(std::uint32_t owner_uid, const std::string& name,

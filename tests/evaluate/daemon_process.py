@@ -82,6 +82,8 @@ class Daemon:
         self.require_no_crash()
         command = [str(binary("neuraldbgd")), "--shm-dir", str(self.shm), "--data-dir", str(self.data)]
         command += ["--grpc", self.address, *self.arguments]
+        if "--http" not in self.arguments:
+            command += ["--http", "127.0.0.1:0"]  # a port of its own: others may run beside it
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.killed = False

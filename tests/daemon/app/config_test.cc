@@ -163,11 +163,11 @@ TEST_F(ConfigTest, WhatThisReleaseLacks_IsRefusedNotIgnored) {
 TEST_F(ConfigTest, HelpAndVersion_ArePrinted) {
   const auto help = ParseCommandLine({"--help"}, Around());
   ASSERT_TRUE(help.ok() && help->print);
-  for (const char* flag :
-       {"--config", "--shm-dir", "--data-dir", "--grpc", "--host-name", "--exit-when-idle", "--check-config"}) {
+  for (const char* flag : {"--config", "--shm-dir", "--data-dir", "--grpc", "--http", "--host-name", "--exit-when-idle",
+                           "--check-config"}) {
     EXPECT_NE(help->print->find(flag), std::string::npos) << flag;
   }
-  for (const char* flag : {"--http", "--role", "--nats", "--tenant"}) {
+  for (const char* flag : {"--role", "--nats", "--tenant"}) {
     EXPECT_EQ(help->print->find(flag), std::string::npos) << flag << " does nothing in this release";
   }
   const auto version = ParseCommandLine({"--version"}, Around());

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -29,10 +30,14 @@ std::vector<std::string> DaemonFixture::Environment() const {
   return {"HOME=" + root_, "XDG_RUNTIME_DIR=" + root_, "PATH=/usr/bin:/bin"};
 }
 
-std::unique_ptr<ChildProcess> DaemonFixture::StartDaemon(const std::vector<std::string>& more) {
+std::unique_ptr<ChildProcess> DaemonFixture::StartDaemon(const std::vector<std::string>& more, bool own_port) {
   std::vector<std::string> command = {NEURALDBGD_PATH, "--shm-dir",       shm(), "--data-dir", data(),
                                       "--grpc",        "unix:" + socket()};
   command.insert(command.end(), more.begin(), more.end());
+  // A port of its own, because others may run beside it.
+  if (own_port && std::find(more.begin(), more.end(), "--http") == more.end()) {
+    command.insert(command.end(), {"--http", "127.0.0.1:0"});
+  }
   return std::make_unique<ChildProcess>(command, root_ + "/stderr", Environment());
 }
 
@@ -64,6 +69,13 @@ void DaemonFixture::Await(const std::string& what, const std::function<bool()>& 
 
 void DaemonFixture::AwaitServing() {
   Await("the endpoint file", [this] { return std::filesystem::exists(data() + "/endpoint.json"); });
+}
+
+std::string DaemonFixture::http() const {
+  const std::string endpoint = ReadFile(data() + "/endpoint.json"), key = "\"http\": \"";
+  const std::size_t start = endpoint.find(key);
+  if (start == std::string::npos) return "";
+  return endpoint.substr(start + key.size(), endpoint.find('"', start + key.size()) - start - key.size());
 }
 
 std::unique_ptr<StoreReader> DaemonFixture::OpenStore() {

@@ -20,11 +20,13 @@ class DaemonFixture : public ::testing::Test {
 
   std::string shm() const { return root_ + "/shm"; }
   std::string data() const { return root_ + "/data"; }
+  std::string http() const;  // HOST:PORT of the daemon that serves now, from its endpoint file; empty: none
   std::string socket() const { return root_ + "/d.sock"; }
   std::string errors() const { return ReadFile(root_ + "/stderr"); }
 
-  // The daemon with the directories of this test and `more` arguments (later ones win where a flag takes one value).
-  std::unique_ptr<ChildProcess> StartDaemon(const std::vector<std::string>& more = {});
+  // The daemon with the directories of this test, an HTTP port that is free, and `more` arguments (later ones win where
+  // a flag takes one value).
+  std::unique_ptr<ChildProcess> StartDaemon(const std::vector<std::string>& more = {}, bool own_port = true);
   // Exactly these arguments; returns the exit code, and in `said` what went to standard error.
   int RunDaemon(const std::vector<std::string>& arguments, std::string& said);
   std::unique_ptr<ChildProcess> StartProducer(const std::vector<std::string>& arguments);

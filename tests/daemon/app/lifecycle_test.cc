@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "daemon/http/http_server.h"
 #include "tests/daemon/app/daemon_fixture.h"
+#include "tests/daemon/http/http_client.h"
 
 namespace neuraldbg {
 namespace {
@@ -60,11 +62,31 @@ TEST_F(LifecycleTest, TakenPort_IsSaid) {
   const TakenPort taken;
   for (const char* flag : {"--grpc", "--http"}) {
     std::string said;
-    EXPECT_EQ(RunDaemon({"--shm-dir", shm(), "--data-dir", data(), "--grpc", "unix:" + socket(), flag, taken.address()},
-                        said),
-              1);
+    std::vector<std::string> arguments = {"--shm-dir",        shm(), "--data-dir",   data(), "--grpc",
+                                          "unix:" + socket(), flag,  taken.address()};
+    if (flag == std::string("--grpc")) arguments.insert(arguments.end(), {"--http", "off"});
+    EXPECT_EQ(RunDaemon(arguments, said), 1);
+    EXPECT_TRUE(IsOneSentence(said)) << said;
     EXPECT_TRUE(said.find(taken.address()) != std::string::npos) << said;
   }
+}
+
+TEST_F(LifecycleTest, HttpOff_OpensNoPort) {
+  const auto daemon = StartDaemon({"--http", "off"});
+  AwaitServing();
+  EXPECT_NE(ReadFile(data() + "/endpoint.json").find("\"http\": null"), std::string::npos);
+}
+
+TEST_F(LifecycleTest, DaemonsThatJobsStart_TakeOnePortAfterTheOther) {
+  HttpServerOptions default_port;
+  default_port.address = "127.0.0.1:7434";  // taken now, by this test or by whoever had it
+  const auto server = HttpServer::Listen(default_port);
+  const auto daemon = StartDaemon({"--exit-when-idle", "600"}, false);
+  AwaitServing();
+  const int port = std::stoi(http().substr(http().rfind(':') + 1));
+  EXPECT_GT(port, 7434);
+  EXPECT_LT(port, 7434 + 100);
+  EXPECT_TRUE(HttpGet(http(), "/healthz").ends_with("ok\n"));
 }
 
 TEST_F(LifecycleTest, UnwritableDataDirectory_IsSaid) {
@@ -99,6 +121,7 @@ TEST_F(LifecycleTest, Endpoint_IsPrivateAndGoneAtTheEnd) {
   ASSERT_EQ(::stat((data() + "/endpoint.json").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   EXPECT_NE(ReadFile(data() + "/endpoint.json").find(socket()), std::string::npos);
+  EXPECT_TRUE(HttpGet(http(), "/healthz").ends_with("\r\n\r\nok\n"));
   ASSERT_EQ(::stat(socket().c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   daemon->Signal(SIGTERM);

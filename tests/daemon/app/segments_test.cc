@@ -8,6 +8,7 @@
 
 #include "shared/ring_layout.h"
 #include "tests/daemon/app/daemon_fixture.h"
+#include "tests/daemon/http/http_client.h"
 
 namespace neuraldbg {
 namespace {
@@ -107,7 +108,7 @@ TEST_F(SegmentsTest, RemovedUnderARunningJob_IsSaidOnceAndDrainedToItsEnd) {
   EXPECT_TRUE(daemon->Running());
 }
 
-TEST_F(SegmentsTest, OfAnotherRelease_AreRefusedWithBothVersionsInLogAndStatus) {
+TEST_F(SegmentsTest, OfAnotherRelease_AreRefusedWithBothVersionsInLogStatusAndMetrics) {
   EXPECT_EQ(StartProducer({"foreign", "5", "0", "1000", "die"})->Wait(), 0);
   const std::uint16_t other = kLayoutMajor + 8;
   std::fstream(OnlySegment(), std::ios::in | std::ios::out | std::ios::binary)
@@ -115,8 +116,9 @@ TEST_F(SegmentsTest, OfAnotherRelease_AreRefusedWithBothVersionsInLogAndStatus) 
       .write(reinterpret_cast<const char*>(&other), sizeof other);
   const auto daemon = StartDaemon();
   AwaitServing();
-  const std::string theirs = "segment layout " + std::to_string(other);
-  const std::string ours = "reads layout " + std::to_string(kLayoutMajor);
+  const std::string other_version = std::to_string(other) + "." + std::to_string(kLayoutMinor);
+  const std::string own_version = std::to_string(kLayoutMajor) + "." + std::to_string(kLayoutMinor);
+  const std::string theirs = "segment layout " + other_version + ",", ours = "reads layout " + own_version + ";";
   Await("the refusal", [&] { return errors().find(theirs) != std::string::npos; });
   StartProducer({"beside", "20", "0", "1000", "close"})->Wait();
   AwaitRunState("beside", RunState::kFinished);
@@ -128,6 +130,12 @@ TEST_F(SegmentsTest, OfAnotherRelease_AreRefusedWithBothVersionsInLogAndStatus) 
     EXPECT_NE(status.find(theirs), std::string::npos) << status;
     EXPECT_NE(status.find(ours), std::string::npos) << status;
   }
+  const std::string metrics = HttpGet(http(), "/metrics");
+  EXPECT_NE(metrics.find("\nneuraldbg_segments_refused_total{reason=\"version\"} 1\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("\nneuraldbg_segment_version_skew_info{segment_layout=\"" + other_version +
+                         "\",daemon_layout=\"" + own_version + "\"} 1\n"),
+            std::string::npos)
+      << metrics;
 }
 
 }  // namespace
