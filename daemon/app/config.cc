@@ -262,7 +262,10 @@ std::string ToToml(const Config& config) {
   for (const std::string& address : config.grpc) absl::StrAppend(&grpc, grpc.empty() ? "" : ", ", Quoted(address));
   std::string out = fmt::format("shm_dir = {}\ndata_dir = {}\ngrpc = [{}]\n", Quoted(config.shm_directory),
                                 Quoted(config.data_directory), grpc);
-  out += fmt::format("http = {}\n", Quoted(config.http.value_or(std::string(kHttpOff))));
+  const std::string http = Quoted(config.http.value_or(std::string(kHttpOff)));
+  // As a setting it would be a port that somebody chose.
+  out += config.http_next_free ? fmt::format("# http = {}, or the next free port\n", http)
+                               : fmt::format("http = {}\n", http);
   out += "role = \"host\"\n";
   if (!config.host_name.empty()) out += fmt::format("host_name = {}\n", Quoted(config.host_name));
   if (config.exit_when_idle_s) out += fmt::format("exit_when_idle = {}\n", *config.exit_when_idle_s);

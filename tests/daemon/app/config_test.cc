@@ -72,6 +72,22 @@ TEST_F(ConfigTest, Defaults) {
   EXPECT_FALSE(config.exit_when_idle_s);
 }
 
+TEST_F(ConfigTest, Http_IsOnUnlessItIsOff) {
+  EXPECT_EQ(Parse({}).http, "127.0.0.1:7434");
+  EXPECT_FALSE(Parse({}).http_next_free) << "a port that everybody knows: that it is taken must be said";
+  EXPECT_EQ(Parse({"--http", "0.0.0.0:80"}).http, "0.0.0.0:80");
+  EXPECT_EQ(Parse({"--http", "off"}).http, std::nullopt);
+  EXPECT_EQ(Parse({"--config", File("http = \"off\"\n")}).http, std::nullopt);
+  EXPECT_NE(Refusal({"--http", "7434"}).find("--http must be HOST:PORT or off"), std::string::npos);
+}
+
+TEST_F(ConfigTest, ADaemonThatAJobStarted_TakesTheNextFreeHttpPort) {
+  EXPECT_TRUE(Parse({"--exit-when-idle", "60"}).http_next_free);
+  EXPECT_EQ(Parse({"--exit-when-idle", "60"}).http, "127.0.0.1:7434");
+  EXPECT_FALSE(Parse({"--exit-when-idle", "60", "--http", "127.0.0.1:8000"}).http_next_free);
+  EXPECT_TRUE(Parse({"--config", File(ToToml(Parse({"--exit-when-idle", "60"})))}).http_next_free);
+}
+
 TEST_F(ConfigTest, RuntimeDirectory_PrefersXdgThenTheUsersOwn) {
   existing_directory_ = "/run/user/1000";
   EXPECT_EQ(Parse({}).grpc[0], "unix:/run/user/1000/neuraldbg/neuraldbgd.sock");
@@ -118,12 +134,14 @@ TEST_F(ConfigTest, Precedence_FlagEnvironmentFileDefault) {
 }
 
 TEST_F(ConfigTest, EffectiveConfiguration_CanBeReadBack) {
-  const std::vector<std::string> flags = {"--data-dir", "/a \"b\"", "--grpc", "unix:/s", "--exit-when-idle", "3"};
+  const std::vector<std::string> flags = {"--data-dir", "/a \"b\"", "--grpc",           "unix:/s",
+                                          "--http",     "off",      "--exit-when-idle", "3"};
   const std::string file = File(ToToml(Parse(flags)));
   const Config config = Parse({"--config", file});
   EXPECT_EQ(config.data_directory, "/a \"b\"");
   EXPECT_EQ(config.grpc, (std::vector<std::string>{"unix:/s"}));
   EXPECT_EQ(config.exit_when_idle_s, 3.0);
+  EXPECT_EQ(config.http, std::nullopt);
 }
 
 TEST_F(ConfigTest, ShippedConfigurationFile_IsValid) {

@@ -71,6 +71,24 @@ TEST_F(LifecycleTest, TakenPort_IsSaid) {
   }
 }
 
+TEST_F(LifecycleTest, ALiveRun_IsInTheMetrics) {
+  const auto daemon = StartDaemon();
+  AwaitServing();
+  const auto producer = StartProducer({"watched", "1000000", "1000"});
+  Await("records of the run", [this] {
+    const std::string metrics = HttpGet(http(), "/metrics");
+    return metrics.find("\nneuraldbg_segments_live 1\n") != std::string::npos &&
+           metrics.find("\nneuraldbg_run_records_received_total{run=\"watched\"} ") != std::string::npos &&
+           metrics.find("\nneuraldbg_run_verdict{run=\"watched\",verdict=\"INCOMPLETE_DATA\"}") != std::string::npos &&
+           metrics.find("\nneuraldbg_ring_slots_drained_total 0\n") == std::string::npos;
+  });
+  producer->Signal(SIGKILL);
+  AwaitRunState("watched", RunState::kDied);
+  const std::string after = HttpGet(http(), "/metrics");
+  EXPECT_NE(after.find("\nneuraldbg_runs{state=\"died\"} 1\n"), std::string::npos) << after;
+  EXPECT_EQ(after.find("run=\"watched\""), std::string::npos) << after;
+}
+
 TEST_F(LifecycleTest, HttpOff_OpensNoPort) {
   const auto daemon = StartDaemon({"--http", "off"});
   AwaitServing();
