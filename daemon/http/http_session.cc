@@ -22,9 +22,9 @@ using http::field;
 // A browser sends the cookies of all ports of a host; Chrome and nginx stop at the same order of size.
 constexpr std::uint32_t kHeaderBytesMax = 16 * 1024;
 // Header and what came with it in the same packet.
-constexpr std::size_t kBufferBytesMax = 2 * kHeaderBytesMax;
+constexpr std::size_t kBufferBytesMax = std::size_t{2} * kHeaderBytesMax;
 // What a client that was refused may still have on its way.
-constexpr std::size_t kLingerBytesMax = 256 * 1024;
+constexpr std::size_t kLingerBytesMax = 256UL * 1024;
 constexpr std::chrono::seconds kLingerMax{2};
 
 // Nothing here is a page yet: a browser that is led to it runs nothing and shows it in nobody's frame.
@@ -63,7 +63,7 @@ std::string HttpSession::PeerName(const boost::asio::ip::tcp::endpoint& endpoint
 }
 
 void HttpSession::Read() {
-  parser_.emplace();
+  parser_ = std::make_unique<Parser>();
   parser_->header_limit(kHeaderBytesMax);
   stream_.expires_after(context_.patience);
   http::async_read_header(stream_, buffer_, *parser_,
@@ -128,6 +128,7 @@ HttpResponse HttpSession::AskRoute(Caller caller) {
   const auto route = context_.routes.find(target.substr(0, mark));
   if (route == context_.routes.end()) {
     std::vector<std::string> paths;
+    paths.reserve(context_.routes.size());
     for (const auto& [path, handler] : context_.routes) paths.push_back(path);
     return Refusal(http::status::not_found,
                    absl::StrCat("There is nothing at this path; this port has ", absl::StrJoin(paths, ", "), "."));
@@ -145,7 +146,8 @@ HttpResponse HttpSession::AskRoute(Caller caller) {
 
 void HttpSession::Send(HttpResponse response, bool keep) {
   const auto& request = parser_->get();
-  Message& message = message_.emplace();
+  message_ = std::make_unique<Message>();
+  Message& message = *message_;
   message.version(request.version() == 10 ? 10 : 11);
   message.result(response.status);
   message.set(field::content_type, response.content_type);

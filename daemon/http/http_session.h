@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "daemon/http/http_message.h"
@@ -64,8 +63,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   const bool stranger_;
   boost::beast::tcp_stream stream_;
   boost::beast::flat_buffer buffer_;
-  std::optional<Parser> parser_;
-  std::optional<Message> message_;
+  std::unique_ptr<Parser> parser_;
+  std::unique_ptr<Message> message_;
   std::size_t lingered_bytes_ = 0;
 };
 

@@ -72,7 +72,7 @@ def test_no_daemon(stopped_daemon: Daemon) -> None:
 def test_a_port_that_is_taken(stopped_daemon: Daemon) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        words = ("--shm-dir", str(stopped_daemon.shm), "--data-dir", str(stopped_daemon.data))
+        words = ("--shm-dir", str(stopped_daemon.shm), "--data-dir", str(stopped_daemon.data), "--http", "off")
         done = daemon_alone(stopped_daemon, *words, "--grpc", stopped_daemon.address, "--grpc", f"127.0.0.1:{port}")
     assert done.returncode not in (0, USAGE)
     assert str(port) in sentence(done)
@@ -82,6 +82,7 @@ def test_a_second_daemon_on_the_same_socket(daemon: Daemon) -> None:
     done = daemon_alone(
         daemon,
         *("--shm-dir", str(daemon.shm), "--data-dir", str(daemon.base / "other"), "--grpc", daemon.address),
+        *("--http", "off"),
     )
     assert done.returncode not in (0, USAGE)
     assert daemon.address.removeprefix("unix:") in sentence(done)

@@ -52,7 +52,7 @@ class HttpServerTest : public ::testing::Test {
     return connection.ReadToEnd();
   }
   std::string TokenFile() {
-    const std::string path = ::testing::TempDir() + "http-token." + std::to_string(::getpid());
+    std::string path = ::testing::TempDir() + "http-token." + std::to_string(::getpid());
     std::ofstream(path) << kToken << "\n";
     ::chmod(path.c_str(), 0600);
     return path;
