@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "tests/daemon/store/store_fixture.h"
@@ -72,6 +73,7 @@ TEST_F(DaemonMetricsTest, OtherLayouts_AreNamedOnceAndBounded) {
   for (std::uint16_t major = 2; major < 60; ++major) {
     ingest_.other_layouts.Add({major, 1});
     ingest_.other_layouts.Add({major, 1});
+    ASSERT_EQ(ingest_.other_layouts.All().size(), std::min<std::size_t>(major - 1U, OtherLayouts::kMax));
   }
   EXPECT_EQ(ingest_.other_layouts.All().size(), OtherLayouts::kMax);
   EXPECT_THAT(Metrics().Text(Everything), HasSubstr("{segment_layout=\"2.1\",daemon_layout=\"1.0\"} 1\n"));
