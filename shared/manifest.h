@@ -175,7 +175,7 @@ Result<ManifestEntry> DecodeManifestEntry(std::uint16_t type, std::span<const st
 std::uint16_t ManifestEntryType(const ManifestEntry& entry) noexcept;
 
 // Makes an untrusted string printable: invalid UTF-8 becomes U+FFFD, control characters are escaped as \xNN, and the
-// result is cut at kMaxStringBytes on a character boundary.
-std::string SanitizeString(std::string_view text);
+// result is cut at `bytes_max` on a character boundary.
+std::string SanitizeString(std::string_view text, std::size_t bytes_max = kMaxStringBytes);
 
 }  // namespace neuraldbg

@@ -1,4 +1,5 @@
 // SanitizeString: the one gate through which strings of a training process reach logs, JSON and terminals.
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -44,10 +45,10 @@ bool IsControl(std::string_view sequence) noexcept {
 
 }  // namespace
 
-std::string SanitizeString(std::string_view text) {
+std::string SanitizeString(std::string_view text, std::size_t bytes_max) {
   static constexpr char kHex[] = "0123456789abcdef";
   std::string out;
-  out.reserve(text.size() < kMaxStringBytes ? text.size() : kMaxStringBytes);
+  out.reserve(std::min(text.size(), bytes_max));
   while (!text.empty()) {
     const std::size_t length = ValidSequenceLength(text);
     std::string piece;
@@ -62,7 +63,7 @@ std::string SanitizeString(std::string_view text) {
       piece = text.substr(0, length);
       text.remove_prefix(length);
     }
-    if (out.size() + piece.size() > kMaxStringBytes) break;
+    if (out.size() + piece.size() > bytes_max) break;
     out += piece;
   }
   return out;

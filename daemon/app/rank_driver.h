@@ -59,8 +59,6 @@ class RankDriver {
   static constexpr std::chrono::milliseconds kTotalsPeriod{1000};
   // More frames than this are committed at once, whatever the time.
   static constexpr std::size_t kCommitFrames = 64;
-  // A rank beyond it is a damaged or hostile header; the largest known training jobs have some ten thousand ranks.
-  static constexpr std::uint32_t kRanksMax = 1u << 16;
 
   absl::Status Adopt(const SessionOpener& open_session, Clock::time_point now);
   absl::StatusOr<RankKey> ChooseKey(const StoredRun& run);

@@ -32,6 +32,8 @@ constexpr auto kOptions = std::to_array<OptionRow>({
     {kInterval, "--interval", "Seconds between refreshes", ""},
     {kCount, "--count", "Refresh so many times (default: until the run ends; once without a terminal)", ""},
     {kShell, "SHELL", "Shell to complete in", "bash zsh fish"},
+    {kRecording, "FILE", "An exported run", ""},
+    {kForce, "--force", "Replace the file if it exists", "", false},
     {kOutput, "-o,--output", "Format", "table json jsonl"},
     {kFile, "--file", "Write to this file instead of standard output", ""},
     {kAddress, "--address", "Daemon: unix:PATH or HOST:PORT (NEURALDBG_ADDRESS)", ""},
@@ -52,6 +54,9 @@ const std::vector<VerbRow>& VerbTable() {
       {"tail", "Follow the events of a run", {kRun}},
       {"top", "Watch a run", {kRun, kInterval, kCount}},
       {"report", "Print the report of a run", {kRun}},
+      {"export", "Write a stored run into one file (--file)", {kRun, kForce}},
+      {"import", "Take an exported run into the stored runs", {kRecording}},
+      {"replay", "Diagnose an exported run again", {kRecording}},
       {"doctor", "Check that everything is in place", {}},
       {"completion", "Print a completion script", {kShell}},
   };
@@ -59,7 +64,7 @@ const std::vector<VerbRow>& VerbTable() {
 }
 
 // Verbs of a later release. Asking for one is no typing mistake, so the answer must not look like one.
-constexpr auto kLaterVerbs = std::to_array<std::string_view>({"export", "import", "compare", "replay"});
+constexpr auto kLaterVerbs = std::to_array<std::string_view>({"compare"});
 
 std::vector<std::string> NamesOf(const OptionRow& row) { return absl::StrSplit(std::string(row.names), ','); }
 
@@ -175,6 +180,9 @@ class Parser {
       return absl::InvalidArgumentError(
           absl::StrCat("--mermaid and --output ", format_, " ask for two formats at once; drop one of them"));
     }
+    if (arguments_.verb == "export" && arguments_.file.empty()) {
+      return absl::InvalidArgumentError("export needs --file: the file to write");
+    }
     parsed.arguments = arguments_;
     return parsed;
   }
@@ -189,13 +197,13 @@ class Parser {
     const std::string names(row.names), help(row.help);
     Arguments& to = arguments_;
     if (!row.takes_value) {
-      app.add_flag(names, row.option == kFollow ? to.follow : to.mermaid, help);
+      app.add_flag(names, row.option == kFollow ? to.follow : row.option == kForce ? to.force : to.mermaid, help);
       return;
     }
     CLI::Option* added =
         app.add_option_function<std::string>(names, [this, &row](const std::string& text) { Take(row, text); }, help);
     added->type_name(ValueName(row));
-    if (row.option == kShell) added->required();
+    if (row.option == kShell || row.option == kRecording) added->required();
     if (row.option != kSite) return;
     added->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     added->trigger_on_parse();  // each value of an option that may be repeated comes by itself
@@ -264,6 +272,8 @@ class Parser {
         return arguments_.statistic;
       case kShell:
         return arguments_.shell;
+      case kRecording:
+        return arguments_.recording;
       case kFile:
         return arguments_.file;
       case kAddress:

@@ -34,6 +34,8 @@ struct Arguments {
   double interval_s = 1;
   std::optional<std::uint32_t> count;
   std::string shell;
+  std::string recording;  // an exported run
+  bool force = false;
 };
 
 enum class Option : std::uint8_t {
@@ -51,6 +53,8 @@ enum class Option : std::uint8_t {
   kInterval,
   kCount,
   kShell,
+  kRecording,
+  kForce,
   // Taken by every verb, before or after its name.
   kOutput,
   kFile,

@@ -38,6 +38,8 @@ bool TakesRun(const VerbRow& verb) {
 
 bool TakesShell(const VerbRow& verb) { return !verb.options.empty() && verb.options.front() == Option::kShell; }
 
+bool TakesRecording(const VerbRow& verb) { return !verb.options.empty() && verb.options.front() == Option::kRecording; }
+
 std::string VerbNames() {
   std::vector<std::string> names;
   for (const VerbRow& verb : Verbs()) names.emplace_back(verb.name);
@@ -58,6 +60,9 @@ std::string Bash() {
     std::string more = absl::StrCat("words=\"", absl::StrJoin(words, " "), "\"");
     if (TakesRun(verb)) absl::StrAppend(&more, "; [[ $cur == -* ]] || words=\"$(", kRunsCommand, ")\"");
     if (TakesShell(verb)) absl::StrAppend(&more, "; words=\"$words bash zsh fish\"");
+    if (TakesRecording(verb)) {
+      absl::StrAppend(&more, "; [[ $cur == -* ]] || { COMPREPLY=($(compgen -f -- \"$cur\")); return; }");
+    }
     absl::StrAppend(&cases, "    ", std::string(verb.name), ") ", more, ";;\n");
   }
   for (const OptionRow& row : Options()) {
@@ -111,6 +116,7 @@ std::string Zsh() {
     }
     if (TakesRun(verb)) absl::StrAppend(&specs, " '1: :_neuraldbgctl_runs'");
     if (TakesShell(verb)) absl::StrAppend(&specs, " '1: :(bash zsh fish)'");
+    if (TakesRecording(verb)) absl::StrAppend(&specs, " '1: :_files'");
     absl::StrAppend(&cases, "    ", std::string(verb.name), ") _arguments", specs, ";;\n");
   }
   return absl::StrCat(
@@ -152,6 +158,7 @@ std::string Fish() {
     if (TakesRun(verb))
       absl::StrAppend(&text, when, " -a \"(", absl::StrReplaceAll(kRunsCommand, {{"\"", "\\\""}}), ")\"\n");
     if (TakesShell(verb)) absl::StrAppend(&text, when, " -a 'bash zsh fish'\n");
+    if (TakesRecording(verb)) absl::StrAppend(&text, when, " -F\n");
   }
   return text;
 }

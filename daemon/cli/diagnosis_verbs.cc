@@ -1,10 +1,11 @@
-// diagnose and report: the same text; diagnose speaks through its exit code, report does not.
+// diagnose, report and replay: the same text; diagnose and replay speak through their exit code, report does not.
 #include <google/protobuf/util/time_util.h>
 
 #include <iostream>
 
 #include "daemon/cli/verbs.h"
 #include "daemon/service/report.h"
+#include "daemon/service/run_replay.h"
 
 namespace neuraldbg {
 namespace {
@@ -54,6 +55,20 @@ ExitCode RunReport(const Arguments& arguments, Source& source, Output& output) {
   if (!response.ok()) return Fail(response.status());
   Print(response->diagnosis(), output);
   return kExitSuccess;
+}
+
+ExitCode RunReplay(const Arguments& arguments, Output& output) {
+  const absl::StatusOr<ReplayedRun> replayed = ReplayRun(arguments.recording);
+  // A file that is none is a wrong argument.
+  if (!replayed.ok()) return Fail(absl::InvalidArgumentError(replayed.status().message()));
+  Print(replayed->diagnosis, output);
+  const auto verdict = replayed->diagnosis.verdict();
+  if (replayed->recorded && replayed->recorded->verdict() != verdict) {
+    std::cerr << "neuraldbgctl: the verdict is " << v1::Diagnosis::Verdict_Name(verdict) << "; when "
+              << arguments.recording << " was written it was "
+              << v1::Diagnosis::Verdict_Name(replayed->recorded->verdict()) << "\n";
+  }
+  return ExitCodeOf(verdict);
 }
 
 }  // namespace neuraldbg

@@ -33,6 +33,14 @@ const std::map<std::string, VerbEntry>& SourceVerbs() {
   return verbs;
 }
 
+using LocalVerb = ExitCode (*)(const Arguments& arguments, Output& output);
+
+const std::map<std::string, LocalVerb>& LocalVerbs() {
+  static const std::map<std::string, LocalVerb> verbs = {
+      {"doctor", RunDoctor}, {"export", RunExport}, {"import", RunImport}, {"replay", RunReplay}};
+  return verbs;
+}
+
 // A daemon that a training job has just spawned may need a moment: whoever waits for a step waits for it, too.
 absl::StatusOr<std::unique_ptr<Source>> FindDaemon(const Arguments& arguments) {
   constexpr std::chrono::milliseconds kRetryInterval{100};
@@ -72,7 +80,9 @@ ExitCode RunVerb(const Arguments& arguments, Output& output) {
     output.Write(CompletionScript(arguments.shell));
     return kExitSuccess;
   }
-  if (arguments.verb == "doctor") return RunDoctor(arguments, output);
+  if (const auto local = LocalVerbs().find(arguments.verb); local != LocalVerbs().end()) {
+    return local->second(arguments, output);
+  }
   const VerbEntry& verb = SourceVerbs().at(arguments.verb);
   absl::StatusOr<std::unique_ptr<Source>> source = FindSource(arguments, verb.needs_daemon);
   if (!source.ok()) return Fail(source.status());

@@ -97,7 +97,8 @@ std::string Table::Render(std::size_t width) const {
 absl::StatusOr<Output> Output::Open(const Arguments& arguments) {
   Output output;
   output.format_ = arguments.format;
-  if (arguments.file.empty()) {
+  // The file of an export is the run; what there is to say of it goes to standard output.
+  if (arguments.file.empty() || arguments.verb == "export") {
     output.width_ = TerminalWidth();
     const char* no_color = std::getenv("NO_COLOR");
     output.color_ = output.width_ != 0 && (no_color == nullptr || *no_color == '\0');

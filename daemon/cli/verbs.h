@@ -25,6 +25,11 @@ ExitCode RunStatus(const Arguments& arguments, Source& source, Output& output);
 ExitCode RunTail(const Arguments& arguments, Source& source, Output& output);
 ExitCode RunTop(const Arguments& arguments, Source& source, Output& output);
 
+// These read and write files and the data directory, whether a daemon runs or not.
+ExitCode RunExport(const Arguments& arguments, Output& output);
+ExitCode RunImport(const Arguments& arguments, Output& output);
+ExitCode RunReplay(const Arguments& arguments, Output& output);
+
 // Needs nothing, and says what is missing.
 ExitCode RunDoctor(const Arguments& arguments, Output& output);
 

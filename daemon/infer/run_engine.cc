@@ -97,6 +97,11 @@ std::vector<Transition> RunEngine::TakeTransitions() { return std::exchange(impl
 
 Diagnosis RunEngine::Diagnose() const { return Assemble(impl_->ranks); }
 
+std::vector<LastPlace> RunEngine::LastPlaces(std::uint32_t rank) const {
+  const auto found = impl_->ranks.find(rank);
+  return found == impl_->ranks.end() ? std::vector<LastPlace>{} : found->second.last_places();
+}
+
 std::vector<std::byte> RunEngine::Snapshot() const {
   StateWriter body;
   impl_->Visit(body);  // a writer changes nothing

@@ -37,6 +37,8 @@ class RunEngine {
   // Transitions since the last call, ids continuing from the first ever emitted.
   std::vector<Transition> TakeTransitions();
   Diagnosis Diagnose() const;
+  // What the newest incarnation of the rank that died did last, as it was told; empty if none did.
+  std::vector<LastPlace> LastPlaces(std::uint32_t rank) const;
 
   // Snapshot of everything that later answers depend on; Restore(Snapshot()) and the frames that follow give the same
   // answers as an uninterrupted engine. Restore returns false (and leaves a fresh engine) for foreign or damaged bytes.

@@ -135,6 +135,10 @@ struct RankKey {
   auto operator<=>(const RankKey&) const = default;
 };
 
+// A rank beyond it is a damaged or hostile header or file; the largest known training jobs have some ten thousand
+// ranks.
+inline constexpr std::uint32_t kRanksMax = 1u << 16;
+
 // What a thread of a training process that is gone did last, as far as its records tell.
 struct LastPlace {
   std::uint32_t thread = 0;  // as the process counted it; 0: it had ended before

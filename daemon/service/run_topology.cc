@@ -9,10 +9,21 @@
 
 namespace neuraldbg {
 
+namespace {
+
+bool Before(const StoredRank& a, const StoredRank& b) { return a.key < b.key; }
+
+}  // namespace
+
+RunTopology::RunTopology(std::vector<StoredRank> ranks, std::map<RankKey, Topology> topologies)
+    : ranks_(std::move(ranks)), loaded_(std::move(topologies)) {
+  std::sort(ranks_.begin(), ranks_.end(), Before);
+}
+
 absl::StatusOr<RunTopology> RunTopology::Load(StoreReader& reader, const StoredRun& run) {
   absl::StatusOr<std::vector<StoredRank>> ranks = reader.ListRanks(run.id);
   if (!ranks.ok()) return ranks.status();
-  std::sort(ranks->begin(), ranks->end(), [](const StoredRank& a, const StoredRank& b) { return a.key < b.key; });
+  std::sort(ranks->begin(), ranks->end(), Before);
   return RunTopology(reader, *std::move(ranks));
 }
 
@@ -34,6 +45,7 @@ bool RunTopology::HasRank(std::uint32_t rank) const {
 const Topology& RunTopology::Of(const RankKey& key) {
   const auto found = loaded_.find(key);
   if (found != loaded_.end()) return found->second;
+  if (reader_ == nullptr) return loaded_[key];
   absl::StatusOr<Topology> topology = reader_->GetTopology(key);
   // A rank that died before its manifest was written still has counters and events worth showing, without names.
   return loaded_.emplace(key, topology.ok() ? *std::move(topology) : Topology{}).first->second;

@@ -17,6 +17,8 @@ namespace neuraldbg {
 class RunTopology {
  public:
   static absl::StatusOr<RunTopology> Load(StoreReader& reader, const StoredRun& run);
+  // Of a run that is in no store.
+  RunTopology(std::vector<StoredRank> ranks, std::map<RankKey, Topology> topologies);
 
   const std::vector<StoredRank>& ranks() const { return ranks_; }  // by rank, then incarnation
   // The newest incarnation of a rank; -1 or an unknown rank: of the lowest one. Null without any rank.
@@ -32,7 +34,7 @@ class RunTopology {
  private:
   RunTopology(StoreReader& reader, std::vector<StoredRank> ranks) : reader_(&reader), ranks_(std::move(ranks)) {}
 
-  StoreReader* reader_;
+  StoreReader* reader_ = nullptr;  // null: all is loaded
   std::vector<StoredRank> ranks_;
   std::map<RankKey, Topology> loaded_;
 };

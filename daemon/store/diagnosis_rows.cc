@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/store/byte_stream.h"
+#include "daemon/store/diagnosis_fields.h"
 #include "daemon/store/row_fields.h"
 #include "daemon/store/status_macros.h"
 
@@ -14,51 +15,6 @@ namespace {
 
 // Diagnoses kept per run besides the current one; a verdict that flips for weeks must not fill the disk.
 constexpr int kHistoryPerRun = 256;
-
-// One list of fields per table: the same list binds a row and reads it back, so the two cannot disagree.
-template <typename Io, typename T>
-void TransitionFields(Io& io, T& t) {
-  io(t.id, t.step, t.rank, t.incarnation, t.site);
-  io.Enum(t.phase, kPhaseCount);
-  io.Enum(t.statistic, static_cast<std::int64_t>(Statistic::kCount));
-  io(t.from, t.to, t.value, t.expected_low, t.expected_high);
-  io.Enum(t.severity, 3);
-}
-
-template <typename Io, typename T>
-void HypothesisFields(Io& io, T& h) {
-  io(h.incident);
-  io.Enum(h.kind, static_cast<std::int64_t>(HypothesisKind::BLIND_SPOT) + 1);
-  io(h.module, h.site, h.rank, h.step, h.detected_at_step);
-  io.Enum(h.phase, kPhaseCount);
-  io(h.confidence, h.summary, h.remedy);
-}
-
-template <typename Io, typename T>
-void EvidenceFields(Io& io, T& e) {
-  io(e.site, e.step);
-  io.Enum(e.statistic, static_cast<std::int64_t>(Statistic::kCount));
-  io(e.observed, e.expected_low, e.expected_high, e.note);
-}
-
-template <typename Io, typename T>
-void ChainFields(Io& io, T& link) {
-  io(link.site, link.step);
-  io.Enum(link.phase, kPhaseCount);
-  io(link.share, link.note);
-}
-
-template <typename Io, typename T>
-void NoticeFields(Io& io, T& notice) {
-  io(notice.step, notice.rank);
-  io.Enum(notice.kind, static_cast<std::int64_t>(HypothesisKind::BLIND_SPOT) + 1);
-  io(notice.module, notice.text);
-}
-
-template <typename Io, typename T>
-void BlindSpotFields(Io& io, T& spot) {
-  io(spot.site, spot.rank, spot.step, spot.text);
-}
 
 absl::Status WriteHypothesis(SqliteConnection& database, std::int64_t diagnosis, std::size_t position,
                              const Hypothesis& hypothesis) {
@@ -214,7 +170,7 @@ absl::StatusOr<Diagnosis> ReadDiagnosis(SqliteConnection& database, std::uint64_
                              .First([&](const SqliteRow& row) {
                                FieldLoader io(row, 0);
                                io(id);
-                               io.Enum(diagnosis.verdict, 4);
+                               io.Enum(diagnosis.verdict, kVerdictCount);
                                io(diagnosis.warm, diagnosis.steps_seen);
                                for (ByteReader ranks(row.Blob(4)); ranks.ok() && ranks.remaining() > 0;) {
                                  diagnosis.ranks_seen.push_back(static_cast<std::uint32_t>(ranks.Varint()));

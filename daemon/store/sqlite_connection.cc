@@ -222,22 +222,28 @@ absl::StatusOr<std::int64_t> SqliteConnection::QueryInt(std::string_view sql) {
   return value;
 }
 
+bool SqliteConnection::in_transaction() const { return sqlite3_get_autocommit(database_) == 0; }
+
 std::int64_t SqliteConnection::last_insert_id() const { return sqlite3_last_insert_rowid(database_); }
 
-SqliteTransaction::SqliteTransaction(SqliteConnection& connection, Kind kind) : connection_(connection) {
-  begun_ = connection_.Use(kind == Kind::kWrite ? "BEGIN IMMEDIATE" : "BEGIN").Run();
+SqliteTransaction::SqliteTransaction(SqliteConnection& connection, Kind kind)
+    : connection_(connection), nested_(connection.in_transaction()) {
+  begun_ = connection_.Use(nested_ ? "SAVEPOINT nested" : kind == Kind::kWrite ? "BEGIN IMMEDIATE" : "BEGIN").Run();
   open_ = begun_.ok();
 }
 
 SqliteTransaction::~SqliteTransaction() {
   if (open_) {
     // SQLite may have rolled back by itself (disk full); a second ROLLBACK then fails, harmlessly.
-    connection_.Use("ROLLBACK").Run().IgnoreError();
+    if (nested_) {
+      connection_.Use("ROLLBACK TO nested").Run().IgnoreError();
+    }
+    connection_.Use(nested_ ? "RELEASE nested" : "ROLLBACK").Run().IgnoreError();
   }
 }
 
 absl::Status SqliteTransaction::Commit() {
-  STORE_RETURN_IF_ERROR(connection_.Use("COMMIT").Run());
+  STORE_RETURN_IF_ERROR(connection_.Use(nested_ ? "RELEASE nested" : "COMMIT").Run());
   open_ = false;
   return absl::OkStatus();
 }

@@ -91,6 +91,7 @@ class SqliteConnection {
   SqliteStatement& Use(std::string_view sql);
   absl::StatusOr<std::int64_t> QueryInt(std::string_view sql);
   std::int64_t last_insert_id() const;
+  bool in_transaction() const;
   const std::string& path() const { return path_; }
 
  private:
@@ -101,7 +102,9 @@ class SqliteConnection {
   std::unordered_map<std::string_view, std::unique_ptr<SqliteStatement>> statements_;
 };
 
-// Rolled back unless committed. A failed COMMIT rolls back too, so the previous state stands.
+// Rolled back unless committed. A failed COMMIT rolls back too, so the previous state stands. Within another
+// transaction of the connection it is a part of that one: alone it can still be rolled back, and it stands only if the
+// other does.
 class SqliteTransaction {
  public:
   enum class Kind : std::uint8_t { kRead, kWrite };
@@ -115,6 +118,7 @@ class SqliteTransaction {
 
  private:
   SqliteConnection& connection_;
+  const bool nested_;
   absl::Status begun_;
   bool open_ = false;
 };

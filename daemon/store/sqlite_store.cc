@@ -12,6 +12,7 @@
 #include "daemon/store/byte_stream.h"
 #include "daemon/store/directory_lock.h"
 #include "daemon/store/migrations.h"
+#include "daemon/store/run_rows.h"
 #include "daemon/store/sqlite_connection.h"
 #include "daemon/store/status_macros.h"
 #include "daemon/store/store.h"
@@ -64,6 +65,12 @@ class SqliteReader : public Base {
                                                     std::uint64_t to) override {
     return queries_.ReadFrames(rank, from, to);
   }
+  absl::Status ReadRun(std::uint64_t run_id, RunSink& sink) override {
+    return store::ReadRun(*database_, queries_, run_id, sink);
+  }
+  absl::StatusOr<std::vector<std::byte>> EngineSnapshot(std::uint64_t run_id) override {
+    return queries_.EngineSnapshot(run_id);
+  }
 
  protected:
   std::unique_ptr<SqliteConnection> database_;
@@ -83,6 +90,7 @@ class SqliteStore final : public SqliteReader<Store> {
   }
   absl::Status Apply(const Commit& commit) override { return writer_.Apply(commit); }
   absl::Status SetRunState(std::uint64_t run_id, RunState state) override { return writer_.SetRunState(run_id, state); }
+  absl::Status Together(const std::function<absl::Status()>& changes) override { return writer_.Together(changes); }
   absl::StatusOr<std::optional<SegmentResume>> ResumeSegment(const SegmentUuid& uuid) override;
   absl::StatusOr<EngineResume> ResumeEngine(std::uint64_t run_id) override;
   absl::StatusOr<std::vector<StepFrame>> FramesSince(std::uint64_t run_id, std::uint64_t frame_sequence) override {

@@ -5,7 +5,9 @@
 // so that a daemon killed at any instant neither loses nor repeats (docs/life-of-a-record.md).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,7 +44,7 @@ struct StoredRank {
   std::uint64_t last_step = 0;
   std::uint32_t last_site = kNoSite;
   std::uint64_t records_produced = 0, records_received = 0, records_dropped = 0;
-  SegmentUuid segment_uuid{};
+  SegmentUuid segment_uuid{};  // all zero: it had none on this host (an imported run)
 };
 
 struct SiteSummary {
@@ -84,6 +86,8 @@ struct Series {
   std::vector<SeriesPoint> points;
 };
 
+class RunSink;  // daemon/store/run_sink.h
+
 // Read side; safe to use from one thread at a time, several instances may read while the writer writes.
 class StoreReader {
  public:
@@ -103,6 +107,11 @@ class StoreReader {
   // Frames of one rank with from <= step <= to, in order: what a replay feeds to a RunEngine.
   virtual absl::StatusOr<std::vector<StepFrame>> ReadFrames(const RankKey& rank, std::uint64_t from,
                                                             std::uint64_t to) = 0;
+  // The whole run as it is at one moment, a block of each rank in memory at a time. Keeps the writer's log from being
+  // reset until it returns.
+  virtual absl::Status ReadRun(std::uint64_t run_id, RunSink& sink) = 0;
+  // The newest state of the run's engine; empty if there is none yet.
+  virtual absl::StatusOr<std::vector<std::byte>> EngineSnapshot(std::uint64_t run_id) = 0;
 };
 
 class Store : public StoreReader {
@@ -120,6 +129,8 @@ class Store : public StoreReader {
                                              const std::string& framework) = 0;
   virtual absl::Status Apply(const Commit& commit) = 0;
   virtual absl::Status SetRunState(std::uint64_t run_id, RunState state) = 0;
+  // All that `changes` does to this store, or, if it returns an error or the process ends in it, nothing of it.
+  virtual absl::Status Together(const std::function<absl::Status()>& changes) = 0;
   // For a restart: what was durable for this segment.
   struct SegmentResume {
     RankKey key;

@@ -200,21 +200,42 @@ absl::StatusOr<std::vector<RankRow>> StoreQueries::RanksOf(std::uint64_t run_id)
   return ranks;
 }
 
-absl::StatusOr<Topology> StoreQueries::GetTopology(const RankKey& key) {
-  STORE_ASSIGN_OR_RETURN(const RankRow rank, FindRank(key));
-  Topology topology;
+absl::StatusOr<std::vector<ManifestEntry>> StoreQueries::Manifest(const RankRow& rank) {
+  std::vector<ManifestEntry> manifest;
   STORE_RETURN_IF_ERROR(
       database_.Use("SELECT type, body FROM manifest_entries WHERE rank_id=? ORDER BY id")
           .Bind(rank.id)
           .ForEach([&](const SqliteRow& row) {
-            const Result<ManifestEntry> entry = DecodeManifestEntry(row.Unsigned<std::uint16_t>(0), row.Blob(1));
+            Result<ManifestEntry> entry = DecodeManifestEntry(row.Unsigned<std::uint16_t>(0), row.Blob(1));
             if (!entry.ok()) {
               return absl::DataLossError(absl::StrCat(database_.path(), ": ", entry.error().message, "."));
             }
-            AddToTopology(entry.value(), topology);
+            manifest.push_back(std::move(entry).value());
             return absl::OkStatus();
           }));
+  return manifest;
+}
+
+absl::StatusOr<Topology> StoreQueries::GetTopology(const RankKey& key) {
+  STORE_ASSIGN_OR_RETURN(const RankRow rank, FindRank(key));
+  STORE_ASSIGN_OR_RETURN(const std::vector<ManifestEntry> manifest, Manifest(rank));
+  Topology topology;
+  for (const ManifestEntry& entry : manifest) {
+    AddToTopology(entry, topology);
+  }
   return topology;
+}
+
+absl::StatusOr<std::vector<std::byte>> StoreQueries::EngineSnapshot(std::uint64_t run_id) {
+  std::vector<std::byte> snapshot;
+  STORE_RETURN_IF_ERROR(database_.Use("SELECT snapshot FROM engine_snapshots WHERE run_id=?")
+                            .Bind(run_id)
+                            .First([&](const SqliteRow& row) {
+                              const auto bytes = row.Blob(0);
+                              snapshot.assign(bytes.begin(), bytes.end());
+                            })
+                            .status());
+  return snapshot;
 }
 
 absl::StatusOr<std::vector<SiteSummary>> StoreQueries::SiteTotals(const RankKey& key) {

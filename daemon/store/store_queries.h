@@ -27,7 +27,6 @@ class StoreQueries {
 
   absl::StatusOr<std::vector<StoredRun>> ListRuns();
   absl::StatusOr<StoredRun> FindRun(const std::string& name);
-  absl::StatusOr<StoredRun> GetRun(std::uint64_t run_id);
   absl::StatusOr<std::vector<StoredRank>> ListRanks(std::uint64_t run_id);
   absl::StatusOr<Topology> GetTopology(const RankKey& rank);
   absl::StatusOr<std::vector<SiteSummary>> SiteTotals(const RankKey& rank);
@@ -37,12 +36,17 @@ class StoreQueries {
   absl::StatusOr<Diagnosis> GetDiagnosis(std::uint64_t run_id);
   absl::StatusOr<std::vector<StepFrame>> ReadFrames(const RankKey& rank, std::uint64_t from, std::uint64_t to);
 
+  absl::StatusOr<std::vector<std::byte>> EngineSnapshot(std::uint64_t run_id);
+  // For the whole of a run; in the caller's transaction.
+  absl::StatusOr<StoredRun> GetRun(std::uint64_t run_id);
+  absl::StatusOr<std::vector<RankRow>> RanksOf(std::uint64_t run_id);
+  absl::StatusOr<std::vector<ManifestEntry>> Manifest(const RankRow& rank);
+
   // For the writer's restart.
   absl::StatusOr<std::vector<StepFrame>> FramesSince(std::uint64_t run_id, std::uint64_t frame_sequence);
 
  private:
   absl::StatusOr<RankRow> FindRank(const RankKey& key);
-  absl::StatusOr<std::vector<RankRow>> RanksOf(std::uint64_t run_id);
   absl::StatusOr<StoredRun> OneRun(SqliteStatement& statement, const std::string& missing);
 
   SqliteConnection& database_;

@@ -104,16 +104,35 @@ absl::Status StoreWriter::SetRunState(std::uint64_t run_id, RunState state) {
       .Run();
 }
 
+absl::Status StoreWriter::Together(const std::function<absl::Status()>& changes) {
+  STORE_RETURN_IF_ERROR(SetFullSynchronous(true));
+  SqliteTransaction transaction(database_, SqliteTransaction::Kind::kWrite);
+  STORE_RETURN_IF_ERROR(transaction.begun());
+  together_ = true;
+  const absl::Status changed = changes();
+  together_ = false;
+  STORE_RETURN_IF_ERROR(changed);
+  return transaction.Commit();
+}
+
 // A kill of the process loses nothing either way: a commit is in the kernel's hands when it returns. Only a power
 // failure can take the newest commits of synchronous=NORMAL, and it takes the rings in shared memory with them, so
 // series have nothing to be consistent with. A transition or a changed verdict may already have been told to somebody:
 // those commits are synced to the disk before they count (FULL).
 absl::Status StoreWriter::SetDurability(const Commit& commit) {
+  if (together_) {
+    return absl::OkStatus();
+  }
   bool full = !commit.transitions.empty();
   if (!full && commit.diagnosis) {
     STORE_ASSIGN_OR_RETURN(const std::string current, CurrentFindings(database_, commit.rank.key.run_id));
     full = current != FindingsOf(*commit.diagnosis);
   }
+  return SetFullSynchronous(full);
+}
+
+// Not within a transaction: SQLite would refuse.
+absl::Status StoreWriter::SetFullSynchronous(bool full) {
   if (full != full_synchronous_) {
     STORE_RETURN_IF_ERROR(database_.Execute(full ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL"));
     full_synchronous_ = full;
@@ -201,6 +220,9 @@ absl::StatusOr<StoreWriter::Target> StoreWriter::WriteRank(const Commit& commit)
 }
 
 absl::Status StoreWriter::WriteSegment(const Commit& commit, const Target& target) {
+  if (commit.rank.segment_uuid == SegmentUuid{}) {
+    return absl::OkStatus();
+  }
   Bytes heads;
   for (ByteWriter writer(heads); const LaneCheckpoint& lane : commit.lane_heads) {
     writer.Fixed(lane.head);

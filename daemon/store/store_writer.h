@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -23,11 +24,14 @@ class StoreWriter {
                                          std::uint32_t world_size, const std::string& framework);
   absl::Status Apply(const Commit& commit);
   absl::Status SetRunState(std::uint64_t run_id, RunState state);
+  // One transaction around those of `changes`.
+  absl::Status Together(const std::function<absl::Status()>& changes);
 
  private:
   struct Target;  // the rank that a commit is about
 
   absl::Status SetDurability(const Commit& commit);
+  absl::Status SetFullSynchronous(bool full);
   absl::StatusOr<Target> WriteRank(const Commit& commit);
   absl::Status WriteSegment(const Commit& commit, const Target& target);
   absl::Status WriteManifest(const Commit& commit, const Target& target);
@@ -37,6 +41,7 @@ class StoreWriter {
 
   SqliteConnection& database_;
   bool full_synchronous_ = false;
+  bool together_ = false;  // the durability of the whole is settled
 };
 
 }  // namespace neuraldbg::store

@@ -47,9 +47,17 @@ TABLE: dict[str, Room] = {
     ),
     "daemon/export": Room(("daemon/export", "daemon/store/store.h", "daemon/model", "shared"), PROTOBUF),
     "daemon/http": Room(("daemon/http", "daemon/service", "daemon/model/daemon_warnings.h"), PROTOBUF),
-    # Verbs on stored runs answer without a daemon, with the queries that the daemon answers with.
+    # Verbs on stored runs answer without a daemon, with the queries that the daemon answers with; import writes.
     "daemon/cli": Room(
-        ("daemon/cli", "daemon/service", "daemon/store/store.h", "daemon/model", "daemon/app/config.h", "neuraldbg/v1")
+        (
+            "daemon/cli",
+            "daemon/service",
+            "daemon/store/store.h",
+            "daemon/store/run_import.h",
+            "daemon/model",
+            "daemon/app/config.h",
+            "neuraldbg/v1",
+        )
     ),
     "daemon/app": Room(("daemon", "shared", "neuraldbg/v1")),
 }
