@@ -1,6 +1,7 @@
 #include "daemon/store/portable_codec.h"
 
 #include <algorithm>
+#include <map>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -109,6 +110,14 @@ void DecodeManifest(std::vector<ManifestEntry>& manifest, ByteReader& reader) {
   }
 }
 
+// Indices of the frames by rank and size.
+std::map<std::pair<std::uint64_t, std::size_t>, std::vector<std::size_t>> Alike(
+    const std::vector<PackedFrame>& frames) {
+  std::map<std::pair<std::uint64_t, std::size_t>, std::vector<std::size_t>> alike;
+  for (std::size_t i = 0; i < frames.size(); ++i) alike[{frames[i].rank, frames[i].bytes.size()}].push_back(i);
+  return alike;
+}
+
 template <typename T, typename Fields>
 std::optional<T> DecodeWhole(ByteSpan body, std::size_t text_bytes_max, Fields fields) {
   T value;
@@ -170,20 +179,46 @@ std::optional<Transition> TakeTransition(ByteReader& section) {
   return section.ok() ? std::optional(std::move(transition)) : std::nullopt;
 }
 
-void AppendFrame(std::uint64_t rank, const StepFrame& frame, Bytes& out) {
-  Bytes body;
-  EncodeFrame(frame, body);
+void EncodeFrames(const std::vector<PackedFrame>& frames, Bytes& out) {
   ByteWriter writer(out);
-  writer.Varint(rank);
-  writer.Varint(body.size());
-  writer.Append(body);
+  writer.Varint(frames.size());
+  for (const PackedFrame& frame : frames) {
+    writer.Varint(frame.rank);
+    writer.Varint(frame.bytes.size());
+  }
+  for (const auto& [kind, alike] : Alike(frames)) {
+    for (std::size_t place = 0; place < kind.second; ++place) {
+      for (const std::size_t index : alike) writer.Fixed(frames[index].bytes[place]);
+    }
+  }
 }
 
-std::optional<StepFrame> TakeFrame(const std::vector<RankKey>& ranks, ByteReader& section, std::uint64_t& rank) {
-  rank = section.Varint();
-  const std::uint64_t size = section.Varint();
-  if (!section.ok() || rank >= ranks.size() || size > kFrameBytesMax) return std::nullopt;
-  std::optional<StepFrame> frame = DecodeFrame(section.Take(static_cast<std::size_t>(size)), ranks[rank]);
+std::optional<std::vector<PackedFrame>> DecodeFrames(ByteSpan body) {
+  ByteReader reader(body);
+  const std::uint64_t count = reader.Varint();
+  if (count > kFramesPerSectionMax) return std::nullopt;
+  std::vector<PackedFrame> frames(static_cast<std::size_t>(count));
+  std::vector<std::uint64_t> sizes;
+  std::uint64_t total = 0;
+  for (PackedFrame& frame : frames) {
+    frame.rank = reader.Varint();
+    sizes.push_back(reader.Varint());
+    if (!reader.ok() || sizes.back() > kFrameBytesMax) return std::nullopt;
+    total += sizes.back();
+  }
+  if (!reader.ok() || total != reader.remaining()) return std::nullopt;
+  for (std::size_t i = 0; i < frames.size(); ++i) frames[i].bytes.resize(static_cast<std::size_t>(sizes[i]));
+  for (const auto& [kind, alike] : Alike(frames)) {
+    for (std::size_t place = 0; place < kind.second; ++place) {
+      for (const std::size_t index : alike) frames[index].bytes[place] = reader.Fixed<std::byte>();
+    }
+  }
+  return frames;
+}
+
+std::optional<StepFrame> UnpackFrame(const PackedFrame& packed, const std::vector<RankKey>& ranks) {
+  if (packed.rank >= ranks.size()) return std::nullopt;
+  std::optional<StepFrame> frame = DecodeFrame(packed.bytes, ranks[packed.rank]);
   if (!frame) return std::nullopt;
   const auto& samples = frame->samples;
   const bool within = std::all_of(samples.begin(), samples.end(), [](const Sample& s) { return IsSite(s.site); });

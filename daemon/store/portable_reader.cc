@@ -119,11 +119,12 @@ class SectionReader {
   }
 
   absl::Status OnFrames() {
-    for (ByteReader section(body_); section.remaining() > 0;) {
-      std::uint64_t rank = 0;
-      std::optional<StepFrame> frame = TakeFrame(ranks_, section, rank);
-      if (!frame || frames_left_[rank] == 0) return Damaged();
-      --frames_left_[rank];
+    const std::optional<std::vector<PackedFrame>> packed = DecodeFrames(body_);
+    if (!packed) return Damaged();
+    for (const PackedFrame& one : *packed) {
+      std::optional<StepFrame> frame = UnpackFrame(one, ranks_);
+      if (!frame || frames_left_[one.rank] == 0) return Damaged();
+      --frames_left_[one.rank];
       ++counts_.frames;
       STORE_RETURN_IF_ERROR(sink_.OnFrame(*std::move(frame)));
     }

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/store/frame_codec.h"
 #include "daemon/store/portable_codec.h"
 #include "daemon/store/portable_run.h"
 #include "daemon/store/status_macros.h"
@@ -19,8 +21,8 @@ namespace {
 
 using namespace store;
 
-// Small enough that a reader's memory is small, large enough that heads of sections weigh nothing.
-constexpr std::size_t kSectionBytes = std::size_t{256} << 10;
+// Small enough that a reader's memory is small, large enough for some dozens of frames of a large model.
+constexpr std::size_t kSectionBytes = std::size_t{4} << 20;
 
 absl::Status CannotWrite(const std::string& path) {
   const std::string text = absl::StrCat(path, " cannot be written: ", std::strerror(errno));
@@ -65,14 +67,20 @@ class FileWriter final : public PortableRunWriter {
 
   absl::Status OnTransition(Transition transition) override {
     ++counts_.transitions;
-    return Append(Section::kTransitions, [&](Bytes& body) { AppendTransition(transition, body); });
+    AppendTransition(transition, transitions_);
+    return transitions_.size() < kSectionBytes ? absl::OkStatus() : Flush();
   }
 
   absl::Status OnFrame(StepFrame frame) override {
     const auto rank = ranks_.find(frame.rank);
     if (rank == ranks_.end()) return absl::InternalError("A frame of an unknown rank cannot be written.");
+    if (!transitions_.empty()) STORE_RETURN_IF_ERROR(Flush());
     ++counts_.frames;
-    return Append(Section::kFrames, [&](Bytes& body) { AppendFrame(rank->second, frame, body); });
+    PackedFrame& packed = frames_.emplace_back();
+    packed.rank = rank->second;
+    EncodeFrame(frame, packed.bytes);
+    frame_bytes_ += packed.bytes.size();
+    return frame_bytes_ < kSectionBytes && frames_.size() < kFramesPerSectionMax ? absl::OkStatus() : Flush();
   }
 
   absl::Status OnDiagnosis(Diagnosis diagnosis) override {
@@ -109,23 +117,26 @@ class FileWriter final : public PortableRunWriter {
     return absl::OkStatus();
   }
 
-  template <typename Encode>
-  absl::Status Append(Section type, Encode encode) {
-    if (type != open_) STORE_RETURN_IF_ERROR(Flush());
-    open_ = type;
-    encode(body_);
-    return body_.size() < kSectionBytes ? absl::OkStatus() : Flush();
-  }
-
+  // Transitions come before frames, so at most one of the two waits.
   absl::Status Flush() {
-    if (body_.empty()) return absl::OkStatus();
+    if (!transitions_.empty()) {
+      STORE_RETURN_IF_ERROR(PutSection(Section::kTransitions, transitions_));
+      transitions_.clear();
+    }
+    if (frames_.empty()) return absl::OkStatus();
     Bytes body;
-    body.swap(body_);
-    return WriteSection(open_, body);
+    EncodeFrames(frames_, body);
+    frames_.clear();
+    frame_bytes_ = 0;
+    return PutSection(Section::kFrames, body);
   }
 
   absl::Status WriteSection(Section type, ByteSpan body) {
     STORE_RETURN_IF_ERROR(Flush());
+    return PutSection(type, body);
+  }
+
+  absl::Status PutSection(Section type, ByteSpan body) {
     if (body.size() > kSectionBytesMax) {
       return absl::OutOfRangeError("The run has a rank, a step or a diagnosis that is too large for a file.");
     }
@@ -155,8 +166,10 @@ class FileWriter final : public PortableRunWriter {
   std::uint64_t bytes_written_ = 0;
   std::map<RankKey, std::uint64_t> ranks_;  // number within the file
   RecordedCounts counts_;
-  Section open_ = Section::kFrames;  // type of the section that body_ becomes
-  Bytes body_;
+  // What waits for its section.
+  Bytes transitions_;
+  std::vector<PackedFrame> frames_;
+  std::size_t frame_bytes_ = 0;
   ZstdCompressor stream_;
 };
 

@@ -99,12 +99,22 @@ TEST(ArgumentsTest, OneAnswerHasOneFormat) {
 
 TEST(ArgumentsTest, VerbsOfLaterReleases_AreNotListedAndSayWhatTheyAre) {
   const std::string help = *ParseArguments({"--help"})->print;
-  for (const char* verb : {"export", "import", "compare", "replay"}) {
+  for (const char* verb : {"compare"}) {
     EXPECT_THAT(help, ::testing::Not(HasSubstr(verb)));
     const absl::Status status = ParseArguments({verb, "gpt"}).status();
     EXPECT_EQ(ExitCodeOf(status), kExitUsage);
     EXPECT_THAT(std::string(status.message()), HasSubstr("not part of this release"));
   }
+}
+
+TEST(ArgumentsTest, AnExportedRunIsAFile) {
+  EXPECT_EQ(Parse({"replay", "gpt.run"}).recording, "gpt.run");
+  EXPECT_EQ(Parse({"import", "gpt.run"}).recording, "gpt.run");
+  EXPECT_TRUE(Parse({"export", "gpt", "--file", "gpt.run", "--force"}).force);
+  for (const auto& words : {std::vector<std::string>{"replay"}, {"import"}, {"export", "gpt"}, {"replay", "f", "g"}}) {
+    EXPECT_EQ(ExitCodeOf(ParseArguments(words).status()), kExitUsage) << words.front();
+  }
+  EXPECT_THAT(std::string(ParseArguments({"export", "gpt"}).status().message()), HasSubstr("--file"));
 }
 
 TEST(ArgumentsTest, AnOptionInFrontOfTheVerb_IsNotCalledUnknown) {
