@@ -15,7 +15,7 @@ for argument in "$@"; do
     *) seconds=$argument ;;
   esac
 done
-targets=(header lanes manifest)
+targets=(header lanes manifest import)
 cmake --preset fuzz -DNEURALDBG_BUILD_DAEMON=OFF -DNEURALDBG_BUILD_TESTS=ON >/dev/null
 cmake --build build/fuzz -j "${NEURALDBG_JOBS:-$(nproc)}" --target fuzzers >/dev/null
 crashes=$PWD/build/fuzz/crashes
