@@ -45,9 +45,9 @@ ExitCode RunExport(const Arguments& arguments, Output& output) {
   if (!exported.ok()) return FailOnFile(exported.status());
   const double bytes_per_record =
       exported->records == 0 ? 0 : static_cast<double>(exported->bytes) / static_cast<double>(exported->records);
-  Say(absl::StrCat(run->display_name, ": ", exported->frames, " steps of ", exported->ranks, " ranks, ",
-                   exported->records, " records in ", exported->bytes, " bytes (", NumberText(bytes_per_record),
-                   " a record), written to ", arguments.file, "\n"),
+  Say(absl::StrCat(run->display_name, ": ", exported->frames, " steps of ", exported->ranks,
+                   exported->ranks == 1 ? " rank, " : " ranks, ", exported->records, " records in ", exported->bytes,
+                   " bytes (", NumberText(bytes_per_record), " a record), written to ", arguments.file, "\n"),
       {{"run", run->display_name},
        {"file", arguments.file},
        {"bytes", exported->bytes},
