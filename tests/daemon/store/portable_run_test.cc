@@ -364,5 +364,31 @@ TEST_F(PortableRunTest, WhatNoRunHasIsRefused) {
   EXPECT_FALSE(store::DecodeRank(body).has_value());
 }
 
+TEST_F(PortableRunTest, AFileThatDoesNotAddUpIsRefused) {
+  StoredRun run;
+  run.name = "gpt";
+  RecordedRank rank;
+  rank.frames = 2;
+  Bytes head, rank_body, end;
+  store::EncodeRun(run, head);
+  store::EncodeRank(rank, rank_body);
+  store::EncodeCounts({.ranks = 1}, end);
+  const std::string begin = SectionOf(Section::kRun, head), one = SectionOf(Section::kRank, rank_body);
+  const auto refused = [](const std::string& sections) {
+    Recorded ignored;
+    return absl::IsDataLoss(ReadPortableSections(SourceOf(sections), ignored));
+  };
+  EXPECT_TRUE(refused(begin + one + SectionOf(Section::kEnd, end))) << "two frames are missing";
+  EXPECT_TRUE(refused(begin + one + one + SectionOf(Section::kEnd, end))) << "one rank twice";
+  EXPECT_TRUE(refused(one + begin + SectionOf(Section::kEnd, end))) << "in another order";
+  rank.frames = 0;
+  rank_body.clear();
+  store::EncodeRank(rank, rank_body);
+  const std::string whole = begin + SectionOf(Section::kRank, rank_body) + SectionOf(Section::kEnd, end);
+  EXPECT_FALSE(refused(whole));
+  EXPECT_TRUE(refused(whole + SectionOf(Section::kEnd, end))) << "more behind the end";
+  EXPECT_TRUE(refused(begin + SectionOf(Section::kEnd, end))) << "a rank less than the end counts";
+}
+
 }  // namespace
 }  // namespace neuraldbg
