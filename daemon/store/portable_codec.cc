@@ -28,6 +28,7 @@ void RunFields(Io& io, T& run) {
   io.Enum(run.state, kStateCount);
 }
 
+// Not its segment: that is one of the host it ran on, which may still drain it.
 template <typename Io, typename T>
 void RankFields(Io& io, T& r) {
   io(r.rank.key.rank, r.rank.key.incarnation, r.rank.host, r.rank.pid);

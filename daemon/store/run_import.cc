@@ -43,7 +43,6 @@ class Importer final : public RunSink {
     StoredRank& rank = ranks_[in_file];
     rank = std::move(recorded.rank);
     rank.key.run_id = run_.id;
-    rank.segment_uuid = {};  // the one it had may still be a segment of this host
     if (rank.state == RankState::kRunning) rank.state = RankState::kFinished;
     STORE_RETURN_IF_ERROR(Open(in_file));
     commit_.manifest = std::move(recorded.manifest);

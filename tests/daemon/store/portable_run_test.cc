@@ -216,6 +216,7 @@ TEST_F(PortableRunTest, AnImportLeavesSegmentsAlone) {
   const auto resume = store_->ResumeSegment(uuid);
   ASSERT_TRUE(resume.ok() && resume->has_value());
   EXPECT_EQ((*resume)->key.run_id, run.id);
+  EXPECT_FALSE(store_->ResumeSegment(SegmentUuid{})->has_value()) << "what has no segment takes no place of one";
 }
 
 TEST_F(PortableRunTest, ASecondImportIsRefused) {
