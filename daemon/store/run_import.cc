@@ -87,7 +87,7 @@ class Importer final : public RunSink {
   }
 
   absl::Status Flush() {
-    const absl::Status status = store_.Apply(commit_);
+    absl::Status status = store_.Apply(commit_);
     StoredRank rank = std::move(commit_.rank);
     commit_ = {};
     commit_.rank = std::move(rank);
