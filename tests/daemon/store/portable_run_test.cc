@@ -89,7 +89,7 @@ Transition AnyTransition(std::uint64_t id) {
 
 // Two ranks whose frames alternate, one of them started twice, enough for blocks and for frames that still wait.
 StoredRun Fill(Store& store, const std::string& name, std::uint64_t seed) {
-  const StoredRun run = store.AdoptRun(1000, name, "launch", 2, "torch 2.13").value();
+  StoredRun run = store.AdoptRun(1000, name, "launch", 2, "torch 2.13").value();
   FrameSource source(seed, 12);
   SiteEntry site;
   site.id = 3;
@@ -215,7 +215,7 @@ TEST_F(PortableRunTest, AnImportLeavesSegmentsAlone) {
   ASSERT_TRUE(ImportRun(*store_, path_, 2000).ok());
   const auto resume = store_->ResumeSegment(uuid);
   ASSERT_TRUE(resume.ok() && resume->has_value());
-  EXPECT_EQ((*resume)->key.run_id, run.id);
+  EXPECT_EQ(resume->value().key.run_id, run.id);
   EXPECT_FALSE(store_->ResumeSegment(SegmentUuid{})->has_value()) << "what has no segment takes no place of one";
 }
 
@@ -330,8 +330,8 @@ TEST_F(PortableRunTest, StringsOfStrangersBecomePrintable) {
   store::EncodeRun(run, body);
   const auto read = store::DecodeRun(body);
   ASSERT_TRUE(read.has_value());
-  EXPECT_EQ(read->launch, "a\\x1b[2Jb");
-  EXPECT_EQ(read->framework, "\xef\xbf\xbd");
+  EXPECT_EQ(read.value().launch, "a\\x1b[2Jb");
+  EXPECT_EQ(read.value().framework, "\xef\xbf\xbd");
   Transition transition;
   transition.to = "\n";
   Diagnosis diagnosis;
@@ -339,10 +339,10 @@ TEST_F(PortableRunTest, StringsOfStrangersBecomePrintable) {
   diagnosis.hypotheses[0].summary = "\x07";
   Bytes findings, section;
   store::EncodeDiagnosis(diagnosis, findings);
-  EXPECT_EQ(store::DecodeDiagnosis(findings)->hypotheses[0].summary, "\\x07");
+  EXPECT_EQ(store::DecodeDiagnosis(findings).value().hypotheses[0].summary, "\\x07");
   store::AppendTransition(transition, section);
   store::ByteReader reader(section);
-  EXPECT_EQ(store::TakeTransition(reader)->to, "\\x0a");
+  EXPECT_EQ(store::TakeTransition(reader).value().to, "\\x0a");
 }
 
 TEST_F(PortableRunTest, WhatNoRunHasIsRefused) {
