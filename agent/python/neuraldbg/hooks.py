@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo import symbolic_convert
 
 from neuraldbg import ops
 from neuraldbg.batch import input_tensors, samples_in
@@ -30,6 +31,9 @@ from neuraldbg.shards import local_part, part_of
 logger = logging.getLogger("neuraldbg")
 
 ATTRIBUTE = "_neuraldbg"
+
+_tracing = getattr(symbolic_convert, "tls", None)  # what Dynamo is tracing in this thread
+_BRANCHES = frozenset({"cond", "while_loop", "map", "map_impl", "scan", "associative_scan"})
 
 # A function of C, so that asking is no frame that Dynamo could compile.
 _frame_callback: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
@@ -105,7 +109,22 @@ def _beside_training() -> bool:
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch.compiler.is_exporting()
         or torch._C._get_tracing_state() is not None
+        or _in_branch()
     )
+
+
+def _in_branch() -> bool:
+    """Whether Dynamo is tracing the body of a torch.cond, a while_loop or the like.
+
+    Such a body takes neither effects nor hooks on tensors: the user's own call would raise.
+    """
+    translator = getattr(_tracing, "current_tx", None)
+    tracer = translator.output.current_tracer if translator is not None else None
+    while tracer is not None:
+        if getattr(getattr(tracer, "source_target", None), "__name__", "") in _BRANCHES:
+            return True
+        tracer = getattr(tracer, "parent", None)
+    return False
 
 
 def _observe_with_gradient(tensor: Tensor, slot: Tensor, gradient_slot: Tensor | None) -> None:
@@ -209,6 +228,7 @@ def run_beside_graphs() -> None:
         input_tensors,
         samples_in,
         _beside_training,
+        _in_branch,
         _observe_with_gradient,
         local_part,
         part_of,
