@@ -156,6 +156,32 @@ def function_with_loss(job: Job) -> None:
     job.train(model, lambda step: function(*batch("mlp", step)))
 
 
+class Branches(nn.Module):
+    """One of two layers runs, whichever a tensor's value says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right, self.last = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = torch.cond(x.sum() > 0, lambda y: self.left(y), lambda y: self.right(y), (x,))
+        return self.last(x)
+
+
+@row(
+    SECTION,
+    "torch.cond",
+    blind=frozenset({f"{side}:output{suffix}" for side in ("left", "right") for suffix in ("", ".grad")}),
+    exact=False,
+    note="bodies of cond, while_loop, map and scan take no hooks",
+)
+def branches(job: Job) -> None:
+    model = Branches()
+    forward = job.compile(model)
+    job.train(model, lambda step: forward(inputs(step)).square().mean())
+
+
 def sizes(job: Job, mark: bool) -> None:
     model = mlp()
     forward = job.compile(model)
@@ -236,6 +262,18 @@ def twin_first(job: Job) -> None:
     job.keep(job.compile(twin)(inputs(7)))
     forward = job.compile(model)
     job.train(model, lambda step: forward(inputs(step)).square().mean())
+
+
+@row(SECTION, "an unhooked twin compiled after attach", **COMPILED, extra_graphs=1)
+def twin_later(job: Job) -> None:
+    twin, model = Tower(2), Tower(2)
+    of_twin, forward = job.compile(twin), job.compile(model)
+
+    def loss(step: int) -> Tensor:
+        job.keep(of_twin(inputs(7)))
+        return forward(inputs(step)).square().mean()
+
+    job.train(model, loss)
 
 
 def two_runs(job: Job) -> None:

@@ -111,6 +111,7 @@ def skipped_once(job: Job) -> None:
     (segment,) = job.segments
     assert [bool(record["flags"] & APPLIED) for record in segment.of("step")] == [True, False, True]
     assert [bool(record["flags"] & FOUND_INF) for record in segment.of("step")] == [False, True, False]
+    assert [record["skipped_total"] for record in segment.of("step")] == [0, 1, 1]
 
 
 def scaled(job: Job, make: Callable[[Any], torch.optim.Optimizer], unscales: bool) -> None:
