@@ -35,7 +35,9 @@ ATTRIBUTE = "_neuraldbg"
 _tracing = getattr(symbolic_convert, "tls", None)  # what Dynamo is tracing in this thread
 _BRANCHES = frozenset({"cond", "while_loop", "map", "map_impl", "scan", "associative_scan"})
 
-# A function of C, so that asking is no frame that Dynamo could compile.
+# Functions of C, so that asking is no frame that Dynamo could compile; bound here, since every hook asks.
+_transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+_jit_trace: Callable[[], Any] = torch._C._get_tracing_state
 _frame_callback: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
 
@@ -97,27 +99,30 @@ def observable(value: Any) -> Tensor | None:
     return None
 
 
-@torch.compiler.assume_constant_result
 def _beside_training() -> bool:
-    """Whether this pass is none of the training's, and nothing of it is to be read or left in a graph.
+    """Whether this pass is none of the training's, and nothing of it is to be read or left in a graph."""
+    return _wrapped() or (torch.compiler.is_compiling() and _takes_no_hooks())
 
-    Transforms of torch.func wrap tensors, and know no rule for an operator that returns nothing. What torch.export and
-    torch.jit.trace make is to run elsewhere, without the agent. While Dynamo traces, the transforms that it traces
-    through are there as well, and graphs are guarded on them.
+
+@torch.compiler.assume_constant_result
+def _wrapped() -> bool:
+    """Whether a transform of torch.func or torch.jit.trace runs.
+
+    A transform wraps tensors, and knows no rule for an operator that returns nothing. While Dynamo traces through one
+    it is there as well, and graphs are guarded on it.
     """
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.compiler.is_exporting()
-        or torch._C._get_tracing_state() is not None
-        or _in_branch()
-    )
+    return _transform() is not None or _jit_trace() is not None
 
 
-def _in_branch() -> bool:
-    """Whether Dynamo is tracing the body of a torch.cond, a while_loop or the like.
+@torch.compiler.assume_constant_result
+def _takes_no_hooks() -> bool:
+    """Whether torch.export traces, or Dynamo the body of a torch.cond, a while_loop or the like.
 
-    Such a body takes neither effects nor hooks on tensors: the user's own call would raise.
+    What is exported is to run elsewhere, without the agent. Such a body takes neither effects nor hooks on tensors: the
+    user's own call would raise.
     """
+    if torch.compiler.is_exporting():
+        return True
     translator = getattr(_tracing, "current_tx", None)
     tracer = translator.output.current_tracer if translator is not None else None
     while tracer is not None:
@@ -228,7 +233,8 @@ def run_beside_graphs() -> None:
         input_tensors,
         samples_in,
         _beside_training,
-        _in_branch,
+        _wrapped,
+        _takes_no_hooks,
         _observe_with_gradient,
         local_part,
         part_of,
