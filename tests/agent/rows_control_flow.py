@@ -54,13 +54,7 @@ def checkpointing(job: Job) -> None:
     train_mlp(job, Checkpointed(reentrant=False))
 
 
-@row(
-    SECTION,
-    "activation checkpointing, reentrant",
-    forms=("eager",),
-    check=flagged,
-    note="Dynamo does not trace it with fullgraph",
-)
+@row(SECTION, "activation checkpointing, reentrant", check=flagged)
 def reentrant_checkpointing(job: Job) -> None:
     train_mlp(job, Checkpointed(reentrant=True))
 

@@ -83,7 +83,12 @@ def interleaved(job: Job) -> None:
     job.train(model, loss_of)
 
 
-@row(SECTION, "quantization-aware training (fake quantization)", forms=("eager",))
+@row(
+    SECTION,
+    "quantization-aware training (fake quantization)",
+    forms=("eager",),
+    note="Dynamo does not trace torch.ao's own hooks",
+)
 def quantization_aware(job: Job) -> None:
     model = nn.Sequential(quantization.QuantStub(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     model.train()
