@@ -9,6 +9,12 @@ import pytest
 from tests.agent import compatibility_table
 from tests.agent.rows import Row, check
 
+# Of torch, about what the rows use on purpose.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
+]
+
 CASES = [pytest.param(one, form, id=f"{one.name}-{form}") for one in compatibility_table.ROWS for form in one.forms]
 
 
