@@ -29,7 +29,7 @@ class Consumer {
       if (!resume) return std::nullopt;
       return SegmentHistory{resume->key, std::move(resume->lane_heads), std::move(resume->assembler_state)};
     };
-    auto opened = RankReader::Open(segment, ::getuid(), history);
+    auto opened = RankReader::Open(segment, {.uid = ::getuid(), .gid = {}}, history);
     if (!opened.ok()) std::abort();
     reader_ = std::move(opened).value();
     reader_->PollManifest();
