@@ -71,7 +71,7 @@ def attach(
         # Not at the top: this loads the native library, and a package without it must still import.
         from neuraldbg.attachment import Attachment, Plan
 
-        plan = Plan(models, optimizers, filter_, interval, budget, scaler, start_step)
+        plan = Plan(models, optimizers, filter_, interval, budget, scaler, start_step, _is_wrapped(model))
         attachment = Attachment(config, who, plan)
     except Exception as error:
         logger.warning("neuraldbg: the run is not observed: %s", error)
@@ -109,6 +109,12 @@ def _models(model: Any) -> list[tuple[str, nn.Module]]:
             raise ValueError("model is attached already; detach the other session first")
         unwrapped.append((name, inner))
     return unwrapped
+
+
+def _is_wrapped(model: Any) -> bool:
+    """Whether torch.compile's wrapper is round one of the models, where their own modules do not show it."""
+    given = [model] if isinstance(model, nn.Module) else model.values() if isinstance(model, Mapping) else model
+    return any(type(part).__name__ == "OptimizedModule" for one in given for part in one.modules())
 
 
 def _unwrap(module: nn.Module) -> nn.Module:

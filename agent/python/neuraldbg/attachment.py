@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from neuraldbg import compile_cache, compiled, loss, scaler
+from neuraldbg import compile_cache, compiled, loss, scaler, self_test
 from neuraldbg.cadence import Cadence
 from neuraldbg.config import Config
 from neuraldbg.identity import Identity
@@ -20,7 +20,7 @@ from neuraldbg.native import Segment, SessionOptions
 from neuraldbg.observer import Observer, module_paths, parameter_names
 from neuraldbg.optimizer import StepWatch
 from neuraldbg.session import SessionStatus
-from neuraldbg.sites import SiteTable
+from neuraldbg.sites import Level, SiteTable
 
 logger = logging.getLogger("neuraldbg")
 
@@ -36,6 +36,7 @@ class Plan:
     budget: float
     scaler: Any
     start_step: int
+    wrapped: bool  # by torch.compile, outside of what `models` holds
 
 
 class Attachment:
@@ -66,6 +67,8 @@ class Attachment:
         self.loss = loss.LossWatch(sites, self.steps.suspect_loss, lambda: self.steps.microbatches > 0)
         late = compiled.prepare(modules)
         compile_cache.keep_hits(self.segment.version)
+        if self.observer.level is Level.FUSED or plan.wrapped:
+            self.observer.set_level(self_test.reached()[0])
         self.observer.install()
         self.steps.add_parameters(parameter_names(plan.models))
         self.observer.parameter_count = len(self.steps.parameters)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuraldbg import batch, compiled, hooks, ops
+from neuraldbg import batch, compiled, hooks, ops, self_test
 from neuraldbg.graph import GraphError, trace_module_graph
 from neuraldbg.modes import ModeWatch
 from neuraldbg.native import Segment
@@ -70,6 +70,8 @@ class Observer:
             if slots is not None:
                 slots.session, slots.token = self, torch.tensor([_register(self, root)])
             self._handles.append(root.register_forward_pre_hook(hooks.root_hook, with_kwargs=True, prepend=True))
+        if self._planner.level is Level.NOT_OBSERVED:
+            self._planner.give_up(list(self.paths))
 
     def _hook_input(self, module: nn.Module) -> None:
         self._handles.append(module.register_forward_pre_hook(hooks.input_hook, with_kwargs=True))
@@ -122,8 +124,8 @@ class Observer:
 
     def plan(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], compiles: bool) -> None:
         """Takes the root's module graph from example inputs, real or fake, and announces what it shows."""
-        if compiles and self._planner.level is not Level.NOT_OBSERVED:
-            self._planner.level = Level.FUSED
+        if compiles and self._planner.level is Level.EAGER:
+            self._reach(Level.FUSED if torch.compiler.is_compiling() else self_test.reached()[0])
         first_batch = len(self._planner.batch_sites)
         try:
             graph = trace_module_graph(root, self.paths, args, kwargs, first_batch)
@@ -168,6 +170,18 @@ class Observer:
     def graph_exact(self) -> bool:
         """Whether the edges are dataflow."""
         return self._ready and self._exact
+
+    def set_level(self, level: Level) -> None:
+        """What compiled graphs reach here (self_test.py). Before install()."""
+        self._planner.level = level
+
+    def _reach(self, level: Level) -> None:
+        """The model turns out to be compiled, with slots on its modules already."""
+        self._planner.level = level
+        if level is Level.NOT_OBSERVED:
+            self._planner.give_up(list(self.paths))
+        elif level is Level.FORWARD_ONLY:
+            self._planner.drop_gradients(list(self.paths))
 
     @property
     def level(self) -> Level:

@@ -14,7 +14,7 @@ from torch import nn
 from neuraldbg import batch, hooks
 from neuraldbg.graph import Call, Key, ModuleGraph
 from neuraldbg.native import NO_GRADIENT, NO_SITE, Segment
-from neuraldbg.sites import ROLE_SUFFIX, Level, Phase, Role, Site, SiteTable
+from neuraldbg.sites import ROLE_SUFFIX, Level, Phase, Role, Site, SiteTable, gradient_level
 
 
 class Planner:
@@ -47,11 +47,12 @@ class Planner:
         self.observed.append((mode or module, forward))
         if self.level is Level.NOT_OBSERVED:
             return
+        gradient_slot = self._sites.slot(gradient) if gradient.level is not Level.NOT_OBSERVED else None
         if role is Role.INPUT and slots.input is None:
-            slots.input, slots.input_gradient = self._sites.slot(forward), self._sites.slot(gradient)
+            slots.input, slots.input_gradient = self._sites.slot(forward), gradient_slot
             self._hook_input(module)
         elif role is not Role.INPUT and slots.output is None:
-            slots.output, slots.gradient = self._sites.slot(forward), self._sites.slot(gradient)
+            slots.output, slots.gradient = self._sites.slot(forward), gradient_slot
 
     def give_up(self, modules: list[nn.Module]) -> None:
         """No activation is observed any more; the sites stay, and say so."""
@@ -60,10 +61,23 @@ class Planner:
             slots = hooks.slots_of(module)
             if slots is not None:
                 slots.output = slots.gradient = slots.input = slots.input_gradient = slots.token = None
+        self._change_level()
+
+    def drop_gradients(self, modules: list[nn.Module]) -> None:
+        """Outputs alone are observed from now on."""
+        self.level = Level.FORWARD_ONLY
+        for module in modules:
+            slots = hooks.slots_of(module)
+            if slots is not None:
+                slots.gradient = slots.input_gradient = None
+        self._change_level()
+
+    def _change_level(self) -> None:
         for _, forward in self.observed:
-            for site in (forward, self._sites.gradient_of(forward)):
-                site.level = Level.NOT_OBSERVED
-                self._sites.update(site)
+            gradient = self._sites.gradient_of(forward)
+            forward.level, gradient.level = self.level, gradient_level(self.level)
+            self._sites.update(forward)
+            self._sites.update(gradient)
 
     def announce_batch(self, root: nn.Module, inputs: list[torch.Tensor]) -> None:
         """Sites "batch[i]", numbered on over the root modules."""
@@ -128,7 +142,7 @@ class Planner:
             site.describe_tensor(node.shape, node.dtype, node.requires_grad)
             site.topological_index = self._order
             site.owner = node.owner
-            site.level = self.level
+        forward.level, gradient.level = self.level, gradient_level(self.level)
         if not (node.requires_grad and feeds_output):
             gradient.level = Level.NOT_OBSERVED
         self._order += 1
@@ -209,9 +223,10 @@ def _equalize_slots(
     present = [(module, slots) for module, slots in members if slots is not None]
     for forward, gradient in (("input", "input_gradient"), ("output", "gradient")):
         if any(getattr(slots, forward) is not None for _, slots in present):
+            gradients = any(getattr(slots, gradient) is not None for _, slots in present)
             for module, slots in present:
                 if getattr(slots, forward) is None:
                     setattr(slots, forward, torch.tensor([-1]))
-                    setattr(slots, gradient, torch.tensor([-1]))
+                    setattr(slots, gradient, torch.tensor([-1]) if gradients else None)
                     if forward == "input":
                         hook_input(module)

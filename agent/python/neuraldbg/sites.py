@@ -176,6 +176,11 @@ class Site:
         )
 
 
+def gradient_level(level: Level) -> Level:
+    """The level of a gradient whose forward site has this one."""
+    return Level.NOT_OBSERVED if level is Level.FORWARD_ONLY else level
+
+
 def dtype_number(dtype: torch.dtype | None) -> int:
     """DType of shared/record.h; 0 where there is none."""
     return _DTYPES.get(dtype, 0) if dtype is not None else 0
@@ -243,7 +248,7 @@ class SiteTable:
             module=path,
             module_kind=kind,
             owner=owner,
-            level=level,
+            level=gradient_level(level),
             twin=next_id,
             topological_index=next_id,
         )
