@@ -50,7 +50,7 @@ suite_daemon() { python_tests daemon tests/daemon; }
 suite_e2e() { python_tests e2e tests/e2e tests/issues; }
 
 # name, ceiling in seconds (about ten times what it takes: it only catches hangs)
-suites=(structure:300 release:2400 agent:1500 daemon:900 e2e:2000 asan:3000 tsan:2400)
+suites=(structure:300 release:2400 agent:2700 daemon:900 e2e:2000 asan:3000 tsan:2400)
 if [ $list = 1 ]; then printf '%s\n' "${suites[@]%%:*}"; exit 0; fi
 mkdir -p "$results"
 rm -f "$results"/*.xml
