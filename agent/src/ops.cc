@@ -79,7 +79,7 @@ void Loss(const Tensor& value, std::optional<Tensor> logits, std::optional<Tenso
   if (reduction >= 0 && reduction <= static_cast<std::int64_t>(Reduction::kNone)) {
     input.reduction = static_cast<Reduction>(reduction);
   }
-  session->ObserveLoss(SiteOf(slot), input);
+  session->ObserveLoss(SiteOf(slot), input, InBackward());
 }
 
 void ParameterInit(const Tensor& value, const Tensor& slot_tensor) {

@@ -190,6 +190,7 @@ void RankSession::Ready(bool graph_exact, std::uint32_t planned_sites, std::uint
 
 void RankSession::SetContext(bool training, bool grad_mode, std::uint32_t microbatch) noexcept {
   training_.store(training, std::memory_order_relaxed);
+  if (grad_mode) gradient_training_.store(training, std::memory_order_relaxed);
   grad_mode_.store(grad_mode, std::memory_order_relaxed);
   pass_.fetch_add(1, std::memory_order_relaxed);
   if (microbatch_.exchange(microbatch, std::memory_order_relaxed) != microbatch) {
@@ -221,8 +222,10 @@ bool RankSession::Emit(std::uint32_t site, Record& record) noexcept {
   record.phase = reading.phase;
   record.call = NextCall(state);
   record.microbatch = microbatch_.load(std::memory_order_relaxed);
-  if (training_.load(std::memory_order_relaxed)) record.flags |= kFlagTraining;
-  if (grad_mode_.load(std::memory_order_relaxed)) record.flags |= kFlagGradMode;
+  // A pass without gradients between forward and backward (a metric, say) says nothing of what backward computes.
+  const bool gradients = reading.phase >= Phase::kBackward || (record.flags & kFlagGradMode) != 0;
+  if ((gradients ? gradient_training_ : training_).load(std::memory_order_relaxed)) record.flags |= kFlagTraining;
+  if (gradients || grad_mode_.load(std::memory_order_relaxed)) record.flags |= kFlagGradMode;
   if (record.kind != RecordKind::kTensor && reading.requires_grad) record.flags |= kFlagRequiresGrad;
   if (state.evaluation.load(std::memory_order_relaxed)) record.flags |= kFlagModuleEval;
   (void)writer().Push(record);  // a drop is counted by the writer
@@ -258,11 +261,12 @@ void RankSession::ObserveTensor(std::uint32_t site, const TensorView& view, Reco
   Emit(site, record);
 }
 
-void RankSession::ObserveLoss(std::uint32_t site, const LossInput& input) noexcept {
+void RankSession::ObserveLoss(std::uint32_t site, const LossInput& input, bool in_backward) noexcept {
   if (!Exists(site)) return;
   Record record{};
   if (!PackLoss(input, record)) return SkipTensor();
   CountNonfinite(record.loss.nonfinite);
+  if (in_backward) record.flags |= kFlagGradMode;
   Emit(site, record);
 }
 

@@ -78,7 +78,8 @@ class RankSession {
   void ObserveTensor(std::uint32_t site, const TensorView& view, RecordKind kind, std::uint16_t flags) noexcept;
   // From now on the module behind a site is in evaluation mode, or is not. Cheap: called when a mode has changed.
   void SetModuleMode(std::uint32_t site, bool evaluation) noexcept;
-  void ObserveLoss(std::uint32_t site, const LossInput& input) noexcept;
+  // `in_backward`: the record is made when backward begins, of the pass that backward belongs to.
+  void ObserveLoss(std::uint32_t site, const LossInput& input, bool in_backward) noexcept;
   void SkipTensor() noexcept { skipped_.fetch_add(1, std::memory_order_relaxed); }
   void ParameterInit(std::uint32_t site, const TensorView& value) noexcept;
   // `gradient` may be null, or sparse and the like (`gradient_present` without a view).
@@ -139,6 +140,7 @@ class RankSession {
   std::atomic<bool> armed_{true};
   std::atomic<bool> training_{true};
   std::atomic<bool> grad_mode_{true};
+  std::atomic<bool> gradient_training_{true};  // training_ of the last pass in grad mode
   std::atomic<std::uint32_t> microbatch_{0};
   std::atomic<std::uint64_t> step_{0};
   std::atomic<std::uint64_t> epoch_{1};  // changes with step and micro-batch; calls of a site are counted within one

@@ -65,6 +65,7 @@ class Attachment:
         self.steps = StepWatch(self.segment, sites, self._cadence, self._on_step_end)
         self.observer = Observer(self.segment, sites, plan.models, plan.watch, self.steps)
         self.loss = loss.LossWatch(sites, self.steps.suspect_loss, lambda: self.steps.microbatches > 0)
+        self.observer.mark_output = self.loss.mark_output
         late = compiled.prepare(modules)
         compile_cache.keep_hits(self.segment.version)
         if self.observer.level is Level.FUSED or plan.wrapped:
@@ -110,8 +111,8 @@ class Attachment:
         if not self._drops_said and status.dropped > status.lost:
             self._drops_said = True
             logger.warning(
-                "neuraldbg: the ring is full because no daemon drains it; new records are dropped and counted,"
-                " training goes on (start neuraldbgd to go on observing)"
+                "neuraldbg: new records are dropped and counted, training goes on: the ring is full because no daemon"
+                " drains it, or more threads report than it has lanes (neuraldbgctl doctor tells which)"
             )
 
     def end_step(self) -> None:

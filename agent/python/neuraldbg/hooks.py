@@ -196,6 +196,17 @@ class _RootHook(_SharedHook):
             slots.session.on_root_forward(module, args, kwargs, callable(_frame_callback()))
 
 
+class _RootOutputHook(_SharedHook):
+    """Forward hook of a root module: whose output this is. Inside a graph it does nothing."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        slots = module._neuraldbg
+        if slots is not None and not _beside_training():
+            slots.session.on_root_output(output)
+
+
 def _trace_root(module: nn.Module, args: Any, kwargs: Any) -> None:
     from torch._dynamo.comptime import comptime
 
@@ -219,6 +230,7 @@ def _at_trace_time(context: Any) -> None:
 output_hook = _OutputHook()
 input_hook = _InputHook()
 root_hook = _RootHook()
+root_output_hook = _RootOutputHook()
 
 
 def run_beside_graphs() -> None:
@@ -229,6 +241,7 @@ def run_beside_graphs() -> None:
         _OutputHook.__call__,
         _InputHook.__call__,
         _RootHook.__call__,
+        _RootOutputHook.__call__,
         observable,
         input_tensors,
         samples_in,

@@ -2,7 +2,7 @@
 
 torch.nn.functional's losses are wrapped while a session lives; loss modules go through them. Inside a compiled region
 the wrapper is transparent: it adds no graph and records nothing there. The first explicit log_loss ends this for the
-session.
+session. A loss counts for the sessions whose models it was computed from (ownership.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import itertools
 import logging
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from neuraldbg import ops
+from neuraldbg import ops, ownership
 from neuraldbg.shards import local_part
 from neuraldbg.sites import Phase, Role, Site, SiteTable
 
@@ -93,6 +95,8 @@ class LossWatch:
         self._on_nonfinite = on_nonfinite
         self._in_step = in_step
         self._announced = False
+        self.owner = next(_owners)
+        self.marks = False  # an output of its models carried the mark: then all of its losses lead to one
         self._newest: SeenLoss | None = None
 
     def log(self, loss: Any, targets: Any, ignore_index: int, kind: str | None, reduction: str) -> None:
@@ -111,6 +115,10 @@ class LossWatch:
         self._push(value, logits, targets, ignore_index, number, REDUCTIONS.get(reduction, 0))
         if seen is not None:
             seen.release()
+
+    def mark_output(self, output: Any) -> None:
+        """A root module returned this, outside compiled code."""
+        self.marks = ownership.mark(output, self.owner) or self.marks
 
     def saw(self, value: torch.Tensor, seen: SeenLoss) -> None:
         """A functional loss ran outside compiled code."""
@@ -140,7 +148,8 @@ class LossWatch:
 
 _watches: weakref.WeakSet[LossWatch] = weakref.WeakSet()
 _originals: dict[str, Callable[..., Any]] = {}
-_nested = False
+_owners = itertools.count(1)
+_running = threading.local()
 
 
 def start_watching(watch: LossWatch) -> None:
@@ -184,17 +193,22 @@ def _wrapped(original: Callable[..., Any], kind: LossKind) -> Callable[..., Any]
 @contextlib.contextmanager
 def _outermost() -> Iterator[bool]:
     """True unless another functional loss is running: some are written in terms of others."""
-    global _nested
-    was_nested, _nested = _nested, True
+    was_nested = getattr(_running, "nested", False)
+    _running.nested = True
     try:
         yield not was_nested
     finally:
-        _nested = was_nested
+        _running.nested = was_nested
 
 
 def _report(value: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], kind: LossKind) -> None:
     try:
-        for watch in list(_watches):
+        watches = list(_watches)
+        owners = ownership.owners_of(value, {watch.owner for watch in watches if watch.marks})
+        for watch in watches:
+            # Where a root runs inside a graph its output carries no mark: then every loss that is nobody else's counts.
+            if watch.owner not in owners if watch.marks else bool(owners):
+                continue
             seen = SeenLoss(
                 weakref.ref(value),
                 value.detach(),

@@ -54,6 +54,8 @@ class Observer:
         self._planner.level = Level.FUSED if compiled.is_compiled(self._roots) else Level.EAGER
         # Beside a compiled graph this runs inside Dynamo's reach, and must not be compiled itself.
         self.on_root_forward = torch._dynamo.disable(self._on_root_forward)
+        self.on_root_output = torch._dynamo.disable(self._on_root_output)
+        self.mark_output: Callable[[Any], None] = lambda _output: None
 
     # ---- installing and removing
 
@@ -70,6 +72,7 @@ class Observer:
             if slots is not None:
                 slots.session, slots.token = self, torch.tensor([_register(self, root)])
             self._handles.append(root.register_forward_pre_hook(hooks.root_hook, with_kwargs=True, prepend=True))
+            self._handles.append(root.register_forward_hook(hooks.root_output_hook))
         if self._planner.level is Level.NOT_OBSERVED:
             self._planner.give_up(list(self.paths))
 
@@ -107,6 +110,12 @@ class Observer:
                 ops.batch(local_part(tensor), slot)
         except Exception:
             logger.debug("neuraldbg: at a root's forward pass", exc_info=True)
+
+    def _on_root_output(self, output: Any) -> None:
+        try:
+            self.mark_output(output)
+        except Exception:
+            logger.debug("neuraldbg: a root's output could not be marked", exc_info=True)
 
     def pass_started(self, root: nn.Module, grad_mode: bool, samples: int) -> None:
         """Tells the step watch of a forward pass of the first root."""
