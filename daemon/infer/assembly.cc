@@ -64,6 +64,10 @@ class Assembler {
       diagnosis_.warm &= state.detectors().warm();
       tensors_observed_ |= state.detectors().tensors().ticks() > 0;
       applied_ = std::max(applied_, state.applied_steps());
+      if (state.missing().steps > missing_.steps) {
+        missing_ = state.missing();
+        missing_rank_ = static_cast<std::int32_t>(rank);
+      }
       for (const SilenceDetector::Silent& silent : state.detectors().silence().Spots()) {
         BlindSpot spot;
         spot.site = silent.site;
@@ -73,7 +77,23 @@ class Assembler {
         diagnosis_.blind_spots.push_back(std::move(spot));
       }
     }
+    if (missing_.steps > 0) NoteMissing();
   }
+
+  void NoteMissing() {
+    Notice notice;
+    notice.kind = HypothesisKind::BLIND_SPOT;
+    notice.step = missing_.from;
+    notice.rank = missing_rank_;
+    notice.text = "Of the steps " + std::to_string(missing_.from) + " to " + std::to_string(missing_.to) + ", " +
+                  std::to_string(missing_.steps) +
+                  " were not received, and what happened in them is not known: the ring was full, or nobody read it. "
+                  "`neuraldbgctl doctor` says more.";
+    diagnosis_.notices.push_back(std::move(notice));
+  }
+
+  // A verdict over the smaller part of a run says nothing of the run.
+  bool MostlyMissing() const { return missing_.steps > diagnosis_.steps_seen; }
 
   void Collect() {
     struct Event {
@@ -314,7 +334,7 @@ class Assembler {
     if ((applied_ < kMinimumApplied || !tensors_observed_) && !strong) {
       diagnosis_.verdict = Verdict::INCOMPLETE_DATA;
     } else if (!lead_) {
-      diagnosis_.verdict = Verdict::HEALTHY;
+      diagnosis_.verdict = MostlyMissing() ? Verdict::INCOMPLETE_DATA : Verdict::HEALTHY;
     } else if (lead_->fallback || diagnosis_.hypotheses.front().confidence < kUnsureBelow) {
       diagnosis_.verdict = Verdict::UNSURE;
     } else {
@@ -328,6 +348,8 @@ class Assembler {
   std::optional<Cause> lead_;
   double lead_confidence_ = 0;
   std::uint64_t applied_ = 0;
+  RankInference::Missing missing_;  // of the rank that lost most
+  std::int32_t missing_rank_ = 0;
   bool tensors_observed_ = false;  // without any, silence would be taken for health
 };
 

@@ -37,9 +37,21 @@ void RankInference::Restart() {
   detectors_ = RankDetectors();
   for (Incident& incident : incidents_) incident.open = false;
   fate_ = RankFate::kRunning;
+  next_step_ = 0;  // it may go on at any step
+}
+
+// A ring that was full, or records that no daemon could read: silence there is no health.
+void RankInference::CountMissing(std::uint64_t step) {
+  if (next_step_ != 0 && step > next_step_) {
+    if (missing_.steps == 0) missing_.from = next_step_;
+    missing_.steps += step - next_step_;
+    missing_.to = step - 1;
+  }
+  if (step < UINT64_MAX) next_step_ = std::max(next_step_, step + 1);
 }
 
 void RankInference::OnFrame(const StepFrame& frame, std::vector<Transition>& transitions) {
+  CountMissing(frame.step);
   if (!frame.training) return;
   ++steps_seen_;
   if (frame.applied) ++applied_steps_;

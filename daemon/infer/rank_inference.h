@@ -31,6 +31,11 @@ class RankInference {
   std::uint64_t steps_seen() const { return steps_seen_; }
   std::uint64_t applied_steps() const { return applied_steps_; }
   std::uint64_t last_step() const { return last_step_; }
+  // Steps of which nothing arrived, between the first that did and the last that is known of.
+  struct Missing {
+    std::uint64_t steps = 0, from = 0, to = 0;
+  };
+  const Missing& missing() const { return missing_; }
   std::uint32_t incarnation() const { return incarnation_; }
   void set_identity(std::uint32_t rank, std::uint32_t incarnation) {
     rank_ = rank;
@@ -40,7 +45,7 @@ class RankInference {
   template <typename Archive>
   void Visit(Archive& archive) {
     Fields(archive, rank_, incarnation_, findings_, incidents_, steps_seen_, applied_steps_, last_step_, waited_, fate_,
-           last_places_);
+           last_places_, next_step_, missing_.steps, missing_.from, missing_.to);
     VisitTopology(archive, topology_);
     if constexpr (Archive::kReading) detectors_.AdoptGraph(topology_);
     detectors_.Visit(archive);
@@ -48,6 +53,7 @@ class RankInference {
   bool Valid() const { return detectors_.FitsGraph(); }
 
  private:
+  void CountMissing(std::uint64_t step);
   void Judge(std::uint64_t step, std::vector<Finding> findings);
   void UpdateIncidents(std::uint64_t step);
   void SayInterval(Finding& finding) const;
@@ -60,6 +66,8 @@ class RankInference {
   std::vector<Cause> findings_;      // in order of detection
   std::vector<Incident> incidents_;  // in order of alarm
   std::uint64_t steps_seen_ = 0, applied_steps_ = 0, last_step_ = 0;
+  std::uint64_t next_step_ = 0;  // of this incarnation, expected next; 0: none has come yet
+  Missing missing_;
   std::uint32_t waited_ = 0;  // steps for which an alarm has waited for the next step that observes tensors
   RankFate fate_ = RankFate::kRunning;
   std::vector<LastPlace> last_places_;

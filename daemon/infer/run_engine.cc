@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kSnapshotMagic = 0x32676e456e67644eULL;
 // Raised whenever a field of any detector changes (tests/daemon/infer/snapshot_layout_test.cc notices): a snapshot of
 // another release is foreign.
-constexpr std::uint32_t kSnapshotVersion = 5;
+constexpr std::uint32_t kSnapshotVersion = 6;
 constexpr std::size_t kHeaderBytes = 24;  // magic, version, reserved, checksum of the rest
 
 std::uint64_t Checksum(std::span<const std::byte> bytes) {

@@ -40,7 +40,10 @@ def test_a_full_ring_drops_newest_counts_them_and_says_so_once(stopped_daemon: D
     dropped, received = int(rank["recordsDropped"]), int(rank["recordsReceived"])
     assert dropped > 0, "the ring was never full: make the run longer"
     assert received + dropped == int(rank["recordsProduced"])
-    assert stopped_daemon.ask("diagnose", "job")["verdict"] != "FAULT", "missing records were read as values"
+    diagnosis = stopped_daemon.ask("diagnose", "job")
+    assert diagnosis["verdict"] == "INCOMPLETE_DATA", "of a run that was not seen nothing is known"
+    (notice,) = [one for one in diagnosis["notices"] if one["kind"] == "BLIND_SPOT"]
+    assert "were not received" in notice["text"]
     (check,) = [one for one in stopped_daemon.ask("doctor")["checks"] if one["check"] == "records"]
     assert check["result"] == "warning"
     assert f"dropped {dropped} of its {int(rank['recordsProduced'])} (rank 0)" in check["text"]

@@ -28,7 +28,7 @@ struct Layout {
 };
 constexpr std::array kLayouts{Layout{1, 0x248e8e60adc8f7b3}, Layout{2, 0xc23369cde47d1a9f},
                               Layout{3, 0x8b73600c673b5bd0}, Layout{4, 0xccd7756496630d0c},
-                              Layout{5, 0xf2ded523b3f3bc1b}};
+                              Layout{5, 0xf2ded523b3f3bc1b}, Layout{6, 0x7c012d333eb2f8bd}};
 
 class Digest {
  public:
