@@ -170,7 +170,7 @@ TEST_F(ProducerKillTest, EveryPushThatBeganIsReceivedOrCountedOrTheOneInTheMakin
   EXPECT_GT(dropped_total, 0u);
 }
 
-// Threads that live for a few pushes, more of them than lanes: claims and releases are where the kills fall.
+// Threads that live for some pushes, more of them than lanes: claims and releases are where the kills fall.
 void ComeAndGo(SegmentWriter& writer, ThreadLedger& own, std::uint32_t index) {
   for (;;) {
     own.phase.store(ThreadPhase::kBefore, std::memory_order_relaxed);
@@ -178,7 +178,7 @@ void ComeAndGo(SegmentWriter& writer, ThreadLedger& own, std::uint32_t index) {
       own.phase.store(ThreadPhase::kFirstPush, std::memory_order_relaxed);
       PushOne(writer, own, index);
       own.phase.store(ThreadPhase::kPushing, std::memory_order_relaxed);
-      for (int i = 0; i < 50; ++i) PushOne(writer, own, index);
+      for (int i = 0; i < 500; ++i) PushOne(writer, own, index);
       own.phase.store(ThreadPhase::kEnding, std::memory_order_relaxed);
     }).join();
   }
