@@ -39,6 +39,19 @@ DaemonWarning NotStoring(const absl::Status& status, std::uint64_t since_realtim
           absl::StrCat("Nothing has been stored since ", since, ": ", status.message()), StoreRemedy(status)};
 }
 
+constexpr std::string_view kInstallSame = "Install the same release for the job and for the daemon.";
+
+// "magic 12, owner 4"
+std::string Reasons(const IngestCounters& counters) {
+  std::string reasons;
+  for (std::size_t code = 0; code < kErrcCount; ++code) {
+    const std::uint64_t count = counters.segments_refused[code].load(std::memory_order_relaxed);
+    if (count == 0) continue;
+    absl::StrAppend(&reasons, reasons.empty() ? "" : ", ", std::string(ErrcName(static_cast<Errc>(code))), " ", count);
+  }
+  return reasons;
+}
+
 }  // namespace
 
 IngestLoop::IngestLoop(Store& store, EventFeed& feed, IngestOptions options)
@@ -58,6 +71,7 @@ void IngestLoop::Run() {
     if (drained > 0) busy_at_ = now;
     counters_.slots_drained.fetch_add(drained, std::memory_order_relaxed);
     RemoveEnded(now);
+    SayLeftOut(limiter_.TakeLeftOut(now));
     if (!orphans_closed_ && now - started >= kOrphansAfter && now >= store_retry_at_) CloseOrphans(now);
     if (now >= store_retry_at_) StoreTakesData();  // a refusal in this turn would have moved it
     Wait(Pause(now));
@@ -65,6 +79,11 @@ void IngestLoop::Run() {
     if (stop_) break;
   }
   FlushAll();
+  SayLeftOut(limiter_.TakeAllLeftOut());
+}
+
+void IngestLoop::SayLeftOut(const std::vector<std::string>& sentences) {
+  for (const std::string& sentence : sentences) spdlog::warn("{}", sentence);
 }
 
 void IngestLoop::Stop() {
@@ -100,13 +119,13 @@ void IngestLoop::LookForSegments(Clock::time_point now) {
     return SegmentHistory{
         .key = known.key, .lane_heads = std::move(known.lane_heads), .state = std::move(known.assembler_state)};
   });
-  if (!scan.directory_error.empty() && limiter_.Allow("directory")) {
+  if (!scan.directory_error.empty() && limiter_.Allow("the directory of segments cannot be searched", kLinesMax, now)) {
     spdlog::error("{} cannot be searched for segments: {}", options_.watcher.directory, scan.directory_error);
   }
-  for (const RefusedSegment& refused : scan.refused) Refused(refused);
+  for (const RefusedSegment& refused : scan.refused) Refused(refused, now);
   for (AdoptedSegment& segment : scan.adopted) {
     counters_.segments_adopted.fetch_add(1, std::memory_order_relaxed);
-    if (limiter_.Allow("adopted")) {
+    if (limiter_.Allow("ranks that are drained", kRankLinesMax, now)) {
       spdlog::info("draining {} (rank {}, pid {}, uid {})", segment.reader->identity().path,
                    segment.reader->identity().rank, segment.reader->identity().pid,
                    segment.reader->identity().owner_uid);
@@ -115,19 +134,41 @@ void IngestLoop::LookForSegments(Clock::time_point now) {
   }
 }
 
-void IngestLoop::Refused(const RefusedSegment& refused) {
+void IngestLoop::Refused(const RefusedSegment& refused, Clock::time_point now) {
   counters_.segments_refused[static_cast<std::size_t>(refused.code)].fetch_add(1, std::memory_order_relaxed);
-  const bool other_release = refused.code == Errc::kBadVersion;
-  // A job that is silently not watched is the worst of them: garbage beside it must not use up its line.
-  if (limiter_.Allow(other_release ? "other release" : "refused")) {
-    spdlog::warn("{} is left alone: {}", refused.path, refused.reason);
+  const std::string text = absl::StrCat(refused.path, " is left alone: ", refused.reason);
+  if (refused.other_user) {  // as it should be on a host with several users
+    ++other_users_;
+    spdlog::debug("{}", text);
+  } else if (refused.code == Errc::kBadVersion) {
+    // A job that is silently not watched is the worst of them: garbage beside it must not use up its line.
+    if (limiter_.Allow("segments of another release", kLinesMax, now)) spdlog::warn("{} {}", text, kInstallSame);
+    if (refused.layout) counters_.other_layouts.Add(*refused.layout);
+    if (options_.warnings != nullptr) {
+      options_.warnings->SegmentLeftAlone(
+          {DaemonWarning::Kind::kSegmentLeftAlone, RealtimeNow(), text, std::string(kInstallSame)});
+    }
+  } else if (limiter_.Allow("files that are left alone", kLinesMax, now)) {
+    spdlog::warn("{}", text);
   }
-  if (refused.layout) counters_.other_layouts.Add(*refused.layout);
-  if (other_release && options_.warnings != nullptr) {
-    options_.warnings->SegmentLeftAlone({DaemonWarning::Kind::kSegmentLeftAlone, RealtimeNow(),
-                                         refused.path + " is left alone: " + refused.reason,
-                                         "Install the same release for the job and for the daemon."});
-  }
+  WarnOfRefused();
+}
+
+// One warning for all files that are in the way. Segments of other users alone are none, and those of another release
+// have one each as long as there are few.
+void IngestLoop::WarnOfRefused() {
+  if (options_.warnings == nullptr) return;
+  std::uint64_t files = 0;
+  for (const auto& count : counters_.segments_refused) files += count.load(std::memory_order_relaxed);
+  const std::uint64_t other_release =
+      counters_.segments_refused[static_cast<std::size_t>(Errc::kBadVersion)].load(std::memory_order_relaxed);
+  if (files == other_users_ + other_release && other_release <= DaemonWarnings::kLeftAloneMax) return;
+  options_.warnings->FilesLeftAlone(
+      {DaemonWarning::Kind::kSegmentLeftAlone, RealtimeNow(),
+       absl::StrCat(files, files == 1 ? " file in " : " files in ", options_.watcher.directory,
+                    files == 1 ? " has" : " have", " the name of a segment and ", files == 1 ? "is" : "are",
+                    " left alone: ", Reasons(counters_), "."),
+       "The log of the daemon names them; remove what no job needs."});
 }
 
 std::size_t IngestLoop::TurnAll(Clock::time_point now) {
@@ -171,11 +212,12 @@ void IngestLoop::RemoveEnded(Clock::time_point now) {
     if (driver->state() == RankDriver::State::kLive) continue;
     watcher_.Retire(driver->path());
     if (driver->state() == RankDriver::State::kGivenUp) {
-      if (limiter_.Allow("given up")) spdlog::warn("{} is given up: {}", driver->path(), driver->reason());
+      if (limiter_.Allow("segments that are given up", kRankLinesMax, now))
+        spdlog::warn("{} is given up: {}", driver->path(), driver->reason());
       continue;
     }
     RunSession& session = *driver->session();
-    if (limiter_.Allow("ended")) {
+    if (limiter_.Allow("ranks that ended", kRankLinesMax, now)) {
       spdlog::info("run {}: rank {} {}", session.run().display_name, driver->rank(),
                    driver->fate() == RankFate::kFinished ? "finished" : "died");
     }

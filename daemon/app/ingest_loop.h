@@ -64,9 +64,15 @@ class IngestLoop {
   static constexpr std::chrono::seconds kSweepPeriod{60};
   // By then every segment that exists was adopted and identified.
   static constexpr std::chrono::seconds kOrphansAfter{2};
+  // Lines a minute, so that a broken producer cannot fill a disk. What ranks live through is bounded by the jobs of a
+  // host: as many as can be drained at once start, and as many end.
+  static constexpr std::uint32_t kLinesMax = 64;
+  static constexpr std::uint32_t kRankLinesMax = SegmentWatcher::kSegmentsMax;
 
   void LookForSegments(Clock::time_point now);
-  void Refused(const RefusedSegment& refused);
+  void Refused(const RefusedSegment& refused, Clock::time_point now);
+  void WarnOfRefused();
+  void SayLeftOut(const std::vector<std::string>& sentences);
   std::size_t TurnAll(Clock::time_point now);
   // The driver whose commit the store refused goes first: the engine is ahead of the store by that commit, so no other
   // rank may store a snapshot before it. There is at most one.
@@ -94,6 +100,7 @@ class IngestLoop {
   IngestCounters counters_;
   Clock::time_point looked_at_{}, busy_at_{}, swept_at_{}, store_retry_at_{};
   bool orphans_closed_ = false;
+  std::uint64_t other_users_ = 0;             // segments of other users that were passed over; the ingest thread's
   std::uint64_t store_failing_since_ns_ = 0;  // realtime; 0 = it takes data. Said already
   std::atomic<std::int64_t> idle_since_ns_;   // steady clock; 0 = a segment is live
 

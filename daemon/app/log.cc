@@ -1,7 +1,9 @@
 #include "daemon/app/log.h"
 
 #include <memory>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
 namespace neuraldbg {
@@ -14,11 +16,28 @@ void SetUpLogging(const std::string& level) {
   spdlog::set_default_logger(std::move(logger));
 }
 
-bool LogLimiter::Allow(const std::string& key, std::chrono::steady_clock::time_point now) {
-  if (windows_.size() >= kKeysMax && !windows_.contains(key)) windows_.clear();
-  Window& window = windows_[key];
-  if (window.count == 0 || now - window.start >= kWindow) window = {.start = now, .count = 0};
-  return window.count++ < kBurst;
+bool LogLimiter::Allow(std::string_view kind, std::uint32_t most, Clock::time_point now) {
+  Window& window = windows_[kind];
+  if (window.count == 0 || now - window.start >= kWindow) {
+    window.start = now;
+    window.count = 0;
+  }
+  if (window.count < most) {
+    ++window.count;
+    return true;
+  }
+  ++window.left_out;
+  return false;
+}
+
+std::vector<std::string> LogLimiter::TakeLeftOut(Clock::time_point now) {
+  std::vector<std::string> said;
+  for (auto& [kind, window] : windows_) {
+    if (window.left_out == 0 || now - window.start < kWindow) continue;
+    said.push_back(
+        absl::StrCat(std::exchange(window.left_out, 0), " more such lines were left out: ", std::string(kind)));
+  }
+  return said;
 }
 
 }  // namespace neuraldbg

@@ -17,8 +17,7 @@ namespace {
 
 std::string OtherVersion(const std::optional<LayoutVersion>& theirs) {
   return "it was written by a release with segment layout " + (theirs ? theirs->Text() : std::string("unknown")) +
-         ", and this daemon reads layout " + LayoutVersion{kLayoutMajor, kLayoutMinor}.Text() +
-         "; install the same release of NeuralDBG for the job and the daemon.";
+         ", and this daemon reads layout " + LayoutVersion{kLayoutMajor, kLayoutMinor}.Text() + ".";
 }
 
 }  // namespace
@@ -66,17 +65,17 @@ void SegmentWatcher::Consider(const std::string& path, const HistoryLookup& hist
   }
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) return;
-  if (!S_ISREG(status.st_mode)) return Refuse(*id, {path, "is not a regular file.", Errc::kBadOwner, {}}, scan);
   // Read to its end by a daemon that may not remove it (SegmentReader::Unlink); its owner's next sweep will.
   if (status.st_size > 0 && status.st_blocks == 0) return Remember(*id);
   if (!options_.access.Covers(status)) {
-    const std::string reason = "belongs to another user (uid " + std::to_string(status.st_uid) + ").";
-    return Refuse(*id, {path, reason, Errc::kBadOwner, {}}, scan);
+    const std::string reason = "it belongs to another user (uid " + std::to_string(status.st_uid) + ").";
+    return Refuse(*id, {path, reason, Errc::kBadOwner, {}, true}, scan);
   }
+  if (!S_ISREG(status.st_mode)) return Refuse(*id, {path, "it is not a regular file.", Errc::kBadOwner, {}}, scan);
   std::optional<SegmentClaim> claim = SegmentClaim::Take(path);
   if (!claim) {
     if (::access(path.c_str(), R_OK) != 0 && errno != ENOENT) {
-      return Refuse(*id, {path, "may not be read.", Errc::kPermission, {}}, scan);
+      return Refuse(*id, {path, "it may not be read.", Errc::kPermission, {}}, scan);
     }
     return;  // another daemon drains it, or it is gone; looked at again with the next scan
   }

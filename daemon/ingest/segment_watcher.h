@@ -37,6 +37,7 @@ struct RefusedSegment {
   std::string reason;  // one sentence
   Errc code = Errc::kOk;
   std::optional<LayoutVersion> layout;  // kBadVersion: how another release lays it out, if that could be read
+  bool other_user = false;              // a segment of somebody else, as hosts with several users have them
 };
 
 // A segment this daemon drains now. The claim is released after the reader is gone.

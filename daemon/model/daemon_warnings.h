@@ -1,7 +1,7 @@
 // What keeps this daemon from recording, for whoever asks it. Kept in memory: a full disk takes no file that says so.
 //
 // Owner: the composition root. Thread-safe: the ingest thread tells, RPC threads read. Memory: at most kLeftAloneMax
-// sentences and one more.
+// sentences and two more.
 #pragma once
 
 #include <cstddef>
@@ -30,11 +30,14 @@ class DaemonWarnings {
   // The first kLeftAloneMax are kept.
   void SegmentLeftAlone(DaemonWarning warning);
 
+  // How many there are, of all reasons. Replaces the one before, whose time it keeps.
+  void FilesLeftAlone(DaemonWarning warning);
+
   std::vector<DaemonWarning> Current() const;
 
  private:
   mutable std::mutex mutex_;
-  std::optional<DaemonWarning> not_storing_;
+  std::optional<DaemonWarning> not_storing_, files_left_alone_;
   std::vector<DaemonWarning> left_alone_;
 };
 

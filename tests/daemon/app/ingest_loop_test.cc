@@ -3,6 +3,7 @@
 #include "daemon/app/ingest_loop.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -20,10 +21,11 @@ namespace {
 // One life of a daemon, without its server.
 class Life {
  public:
-  Life(const std::string& shm, const std::string& data) : store_(Store::Open(data)) {
+  Life(const std::string& shm, const std::string& data, SegmentAccess access = {}) : store_(Store::Open(data)) {
     if (!store_.ok()) return;
     IngestOptions options;
-    options.watcher.directory = shm;
+    options.watcher = {.directory = shm, .access = access};
+    options.warnings = &warnings_;
     loop_.emplace(**store_, feed_, options);
     thread_ = std::thread([this] { loop_->Run(); });
   }
@@ -36,10 +38,15 @@ class Life {
   Life(const Life&) = delete;
   Life& operator=(const Life&) = delete;
   absl::Status status() const { return store_.status(); }
+  std::vector<DaemonWarning> warnings() const { return warnings_.Current(); }
+  std::uint64_t refused(Errc code) const {
+    return loop_->counters().segments_refused[static_cast<std::size_t>(code)].load();
+  }
 
  private:
   absl::StatusOr<std::unique_ptr<Store>> store_;
   EventFeed feed_;
+  DaemonWarnings warnings_;
   std::optional<IngestLoop> loop_;
   std::thread thread_;
 };
@@ -79,6 +86,31 @@ TEST_F(IngestLoopTest, JobsThatEndDieAndAreKilled_AcrossLivesOfTheDaemon) {
     }
     EXPECT_EQ(reader->GetDiagnosis(reader->FindRun(name)->id)->verdict, Verdict::FAULT) << name;
   }
+}
+
+TEST_F(IngestLoopTest, SegmentsOfOtherUsers_AreCountedAndNoWarning) {
+  std::ofstream(shm() + "/neuraldbg.0.0123456789abcdef.r0.1.0") << std::string(5000, 'x');
+  const Life daemon(shm(), data(), {.uid = ::getuid() + 1, .gid = {}});
+  ASSERT_TRUE(daemon.status().ok()) << daemon.status();
+  Await("the file to be seen", [&] { return daemon.refused(Errc::kBadOwner) == 1; });
+  std::ofstream(shm() + "/neuraldbg.0.0123456789abcdef.r1.1.0") << "x";
+  Await("the next one, after all was done about the first", [&] { return daemon.refused(Errc::kBadOwner) == 2; });
+  EXPECT_TRUE(daemon.warnings().empty());
+}
+
+TEST(LogLimiterTest, LinesLeftOut_AreToldOnceTheirWindowIsOver) {
+  LogLimiter limiter;
+  const LogLimiter::Clock::time_point start{std::chrono::hours(1)};
+  int passed = 0;
+  for (int i = 0; i < 5; ++i) passed += limiter.Allow("a", 2, start) ? 1 : 0;
+  EXPECT_EQ(passed, 2);
+  EXPECT_TRUE(limiter.Allow("b", 2, start));
+  EXPECT_TRUE(limiter.TakeLeftOut(start + std::chrono::seconds(59)).empty());
+  const std::vector<std::string> said = limiter.TakeLeftOut(start + LogLimiter::kWindow);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0], "3 more such lines were left out: a");
+  EXPECT_TRUE(limiter.TakeAllLeftOut().empty());
+  EXPECT_TRUE(limiter.Allow("a", 2, start + LogLimiter::kWindow));
 }
 
 }  // namespace

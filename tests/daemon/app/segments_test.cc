@@ -25,16 +25,27 @@ class SegmentsTest : public DaemonFixture {
     Age(shm() + "/" + name);
     return shm() + "/" + name;
   }
+  static std::size_t Times(const std::string& text, const std::string& part) {
+    std::size_t times = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+    return times;
+  }
+  void LeaveGarbage(int files) {
+    for (int i = 0; i < files; ++i) {
+      std::ofstream(shm() + "/neuraldbg.0.0123456789abcdef.r" + std::to_string(i) + ".1.0") << std::string(5000, 'x');
+    }
+  }
   std::string OnlySegment() {
     std::string path;
     for (const auto& entry : fs::directory_iterator(shm())) path = entry.path();
     return path;
   }
-  std::string Status(const std::vector<std::string>& more) {
-    std::vector<std::string> command = {NEURALDBGCTL_PATH,  "status",     "--address",
-                                        "unix:" + socket(), "--data-dir", data()};
+  std::string Status(const std::vector<std::string>& more) { return Ask("status", more); }
+  std::string Ask(const std::string& verb, const std::vector<std::string>& more) {
+    std::vector<std::string> command = {NEURALDBGCTL_PATH, verb, "--address", "unix:" + socket(), "--data-dir", data()};
     command.insert(command.end(), more.begin(), more.end());
-    ChildProcess ctl(command, shm() + "/../said", {"HOME=" + data(), "PATH=/usr/bin:/bin"});
+    ChildProcess ctl(command, shm() + "/../said",
+                     {"HOME=" + data(), "PATH=/usr/bin:/bin", "NEURALDBG_SHM_DIR=" + shm()});
     std::string said = ctl.ReadAll();
     EXPECT_EQ(ctl.Wait(), 0) << said;
     return said;
@@ -118,7 +129,7 @@ TEST_F(SegmentsTest, OfAnotherRelease_AreRefusedWithBothVersionsInLogStatusAndMe
   AwaitServing();
   const std::string other_version = std::to_string(other) + "." + std::to_string(kLayoutMinor);
   const std::string own_version = std::to_string(kLayoutMajor) + "." + std::to_string(kLayoutMinor);
-  const std::string theirs = "segment layout " + other_version + ",", ours = "reads layout " + own_version + ";";
+  const std::string theirs = "segment layout " + other_version + ",", ours = "reads layout " + own_version + ".";
   Await("the refusal", [&] { return errors().find(theirs) != std::string::npos; });
   StartProducer({"beside", "20", "0", "1000", "close"})->Wait();
   AwaitRunState("beside", RunState::kFinished);
@@ -129,6 +140,7 @@ TEST_F(SegmentsTest, OfAnotherRelease_AreRefusedWithBothVersionsInLogStatusAndMe
     const std::string status = Status(format);
     EXPECT_NE(status.find(theirs), std::string::npos) << status;
     EXPECT_NE(status.find(ours), std::string::npos) << status;
+    EXPECT_EQ(Times(status, "nstall the same release"), 1u) << status;
   }
   const std::string metrics = HttpGet(http(), "/metrics");
   EXPECT_NE(metrics.find("\nneuraldbg_segments_refused_total{reason=\"version\"} 1\n"), std::string::npos) << metrics;
@@ -136,6 +148,41 @@ TEST_F(SegmentsTest, OfAnotherRelease_AreRefusedWithBothVersionsInLogStatusAndMe
                          "\",daemon_layout=\"" + own_version + "\"} 1\n"),
             std::string::npos)
       << metrics;
+}
+
+TEST_F(SegmentsTest, FilesThatAreNoSegments_AreCountedByStatusAndDoctorAndNamedByTheLog) {
+  LeaveGarbage(16);
+  const auto daemon = StartDaemon();
+  AwaitServing();
+  Await("all to be named", [this] { return Times(errors(), " is left alone: ") == 16; });
+  const std::string counted =
+      "16 files in " + shm() +
+      " have the name of a segment and are left alone: magic 16. The log of the daemon names them";
+  EXPECT_EQ(Times(Status({}), counted), 1u) << Status({});
+  EXPECT_NE(Status({"-o", "json"}).find("\"SEGMENT_LEFT_ALONE\""), std::string::npos);
+  const std::string doctor = Ask("doctor", {"-o", "json"});
+  EXPECT_NE(doctor.find("16 files in "), std::string::npos) << doctor;
+}
+
+TEST_F(SegmentsTest, LinesThatTheLogLeavesOut_AreCountedAtTheEnd) {
+  LeaveGarbage(70);
+  const auto daemon = StartDaemon();
+  AwaitServing();
+  Await("all to be looked at", [this] { return Status({}).find("70 files in ") != std::string::npos; });
+  daemon->Signal(SIGTERM);
+  EXPECT_EQ(daemon->Wait(), 0);
+  EXPECT_EQ(Times(errors(), " is left alone: "), 64u) << errors();
+  EXPECT_EQ(Times(errors(), "6 more such lines were left out: files that are left alone"), 1u) << errors();
+}
+
+TEST_F(SegmentsTest, EveryRankThatCameAndWent_IsInTheLog) {
+  constexpr int kRanks = 16;
+  const auto daemon = StartDaemon();
+  AwaitServing();
+  for (int i = 0; i < kRanks; ++i) StartProducer({"run" + std::to_string(i), "3", "0", "1000", "close"})->Wait();
+  Await("the last to end", [this] { return errors().find("run15: rank 0 finished") != std::string::npos; });
+  EXPECT_EQ(Times(errors(), " draining "), kRanks) << errors();
+  EXPECT_EQ(Times(errors(), ": rank 0 finished"), kRanks) << errors();
 }
 
 }  // namespace

@@ -69,7 +69,10 @@ TEST_F(SegmentWatcherTest, Garbage_IsTurnedAwayOnceWithItsReason) {
   const auto scan = watcher.Look({});
   EXPECT_EQ(scan.adopted.size(), 1u);
   ASSERT_EQ(scan.refused.size(), 4u);
-  for (const RefusedSegment& refused : scan.refused) EXPECT_FALSE(refused.reason.empty()) << refused.path;
+  for (const RefusedSegment& refused : scan.refused) {
+    EXPECT_FALSE(refused.reason.empty()) << refused.path;
+    EXPECT_FALSE(refused.other_user) << refused.path;
+  }
   EXPECT_TRUE(watcher.Look({}).refused.empty());
 }
 
@@ -80,6 +83,7 @@ TEST_F(SegmentWatcherTest, SegmentOfAnotherUser_IsLeftAlone) {
   EXPECT_TRUE(scan.adopted.empty());
   ASSERT_EQ(scan.refused.size(), 1u);
   EXPECT_NE(scan.refused[0].reason.find("another user"), std::string::npos);
+  EXPECT_TRUE(scan.refused[0].other_user);
 }
 
 TEST_F(SegmentWatcherTest, SegmentOfAnotherUserInTheConfiguredGroup_IsRead) {
