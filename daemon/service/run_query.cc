@@ -12,9 +12,15 @@
 namespace neuraldbg {
 namespace {
 
-absl::Status NoSuchRun(const std::string& name) {
+// What is said of a run does not depend on those that the caller may not see.
+absl::Status NoSuchRun(StoreReader& reader, const Caller& caller, const std::string& name) {
   if (name.empty()) return absl::NotFoundError("There is no run yet.");
-  return absl::NotFoundError(absl::StrCat("There is no run '", name.substr(0, name.find('@')), "'."));
+  const std::size_t at = name.find('@');
+  const std::string plain = name.substr(0, at);
+  if (at != std::string::npos && !plain.empty() && ResolveRun(reader, caller, plain).ok()) {
+    return absl::NotFoundError(absl::StrCat("Run '", plain, "' has no launch '", name.substr(at + 1), "'."));
+  }
+  return absl::NotFoundError(absl::StrCat("There is no run '", plain, "'."));
 }
 
 // The sites of all asked ranks under one name each, in the order in which they were first seen.
@@ -56,7 +62,7 @@ absl::Status CollectSites(StoreReader& reader, RunTopology& topology, const Stor
 absl::StatusOr<StoredRun> ResolveRun(StoreReader& reader, const Caller& caller, const std::string& name) {
   if (caller.admin) {
     absl::StatusOr<StoredRun> run = reader.FindRun(name);
-    return absl::IsNotFound(run.status()) ? NoSuchRun(name) : run;
+    return absl::IsNotFound(run.status()) ? NoSuchRun(reader, caller, name) : run;
   }
   absl::StatusOr<std::vector<StoredRun>> runs = reader.ListRuns();
   if (!runs.ok()) return runs.status();
@@ -67,7 +73,7 @@ absl::StatusOr<StoredRun> ResolveRun(StoreReader& reader, const Caller& caller, 
                                 absl::StrCat(run.name, "@", run.launch) == name);
   };
   const auto found = std::find_if(runs->begin(), runs->end(), matches);  // newest first
-  if (found == runs->end()) return NoSuchRun(name);
+  if (found == runs->end()) return NoSuchRun(reader, caller, name);
   return *found;
 }
 

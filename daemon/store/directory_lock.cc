@@ -58,8 +58,10 @@ absl::StatusOr<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std:
                       absl::StrCat("Another neuraldbgd already uses the data directory ", directory, "."))
                 : absl::UnavailableError(absl::StrCat(path, " cannot be locked: ", reason, "."));
   }
-  return std::unique_ptr<DirectoryLock>(new DirectoryLock(descriptor));
+  return std::unique_ptr<DirectoryLock>(new DirectoryLock(path, descriptor));
 }
+
+void DirectoryLock::RemoveFile() { ::unlink(path_.c_str()); }
 
 DirectoryLock::~DirectoryLock() { ::close(descriptor_); }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -14,11 +15,14 @@ class DirectoryLock {
   // PERMISSION_DENIED: the directory cannot be made or written.
   static absl::StatusOr<std::unique_ptr<DirectoryLock>> Acquire(const std::string& directory);
   ~DirectoryLock();
+  // For whoever leaves no store behind.
+  void RemoveFile();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
  private:
-  explicit DirectoryLock(int descriptor) : descriptor_(descriptor) {}
+  DirectoryLock(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  const std::string path_;
   int descriptor_;
 };
 

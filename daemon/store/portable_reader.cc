@@ -1,5 +1,6 @@
 // ReadPortableRun: from bytes to the pieces of a run, trusting none of them.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -201,8 +202,13 @@ absl::Status ReadPortableRun(const ByteSource& file, RunSink& sink) {
 }
 
 absl::Status ReadPortableRun(const std::string& path, RunSink& sink) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would have to wait for a writer
   if (file < 0) return absl::DataLossError(absl::StrCat(path, " cannot be read: ", std::strerror(errno), "."));
+  struct stat status_of_file{};
+  if (::fstat(file, &status_of_file) != 0 || !S_ISREG(status_of_file.st_mode)) {
+    ::close(file);
+    return absl::DataLossError(absl::StrCat(path, " cannot be read: it is no regular file."));
+  }
   WatchedSink watched(sink);
   const absl::Status status = ReadPortableRun(
       [file](std::span<std::byte> to) -> absl::StatusOr<std::size_t> {

@@ -22,8 +22,10 @@ namespace neuraldbg {
 class PortableRunWriter : public RunSink {
  public:
   enum class Existing : std::uint8_t { kRefuse, kReplace };
-  // ALREADY_EXISTS where `path` is there and may not be replaced.
+  // ALREADY_EXISTS where `path` is there and may not be replaced, INVALID_ARGUMENT where it is no regular file.
   static absl::StatusOr<std::unique_ptr<PortableRunWriter>> Create(const std::string& path, Existing existing);
+  // The name beside `path` that the file may have until it is whole: what a process that is ended early removes.
+  static std::string TemporaryPath(const std::string& path);
   // Without it nothing is left of the file.
   virtual absl::Status Finish() = 0;
   virtual std::uint64_t bytes_written() const = 0;

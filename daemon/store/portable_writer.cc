@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <utility>
 #include <vector>
@@ -31,9 +32,11 @@ absl::Status CannotWrite(const std::string& path) {
 
 class FileWriter final : public PortableRunWriter {
  public:
-  FileWriter(std::string path, std::string temporary, int file, Existing existing)
+  // `named`: the file is at `temporary` now; otherwise it has no name yet.
+  FileWriter(std::string path, std::string temporary, bool named, int file, Existing existing)
       : path_(std::move(path)),
         temporary_(std::move(temporary)),
+        named_(named),
         file_(file),
         existing_(existing),
         stream_([this](ByteSpan bytes) { return WriteFile(bytes); }) {}
@@ -41,7 +44,7 @@ class FileWriter final : public PortableRunWriter {
   FileWriter& operator=(const FileWriter&) = delete;
   ~FileWriter() override {
     if (file_ >= 0) ::close(file_);
-    if (!finished_) ::unlink(temporary_.c_str());
+    if (named_) ::unlink(temporary_.c_str());
   }
 
   absl::Status Begin() {
@@ -95,10 +98,9 @@ class FileWriter final : public PortableRunWriter {
     EncodeCounts(counts_, body);
     STORE_RETURN_IF_ERROR(WriteSection(Section::kEnd, body));
     STORE_RETURN_IF_ERROR(stream_.Finish());
-    const bool synced = ::fsync(file_) == 0;
-    const bool closed = ::close(std::exchange(file_, -1)) == 0;
-    if (!synced || !closed) return CannotWrite(path_);
-    return Publish();
+    if (::fsync(file_) != 0) return CannotWrite(path_);
+    STORE_RETURN_IF_ERROR(Publish());
+    return ::close(std::exchange(file_, -1)) == 0 ? absl::OkStatus() : CannotWrite(path_);
   }
 
   std::uint64_t bytes_written() const override { return bytes_written_; }
@@ -106,15 +108,22 @@ class FileWriter final : public PortableRunWriter {
  private:
   // link() does not replace what came into being in the meantime, rename() does.
   absl::Status Publish() {
-    if (existing_ == Existing::kRefuse && ::link(temporary_.c_str(), path_.c_str()) == 0) {
-      ::unlink(temporary_.c_str());
-    } else if (existing_ == Existing::kRefuse && errno == EEXIST) {
-      return absl::AlreadyExistsError(absl::StrCat(path_, " exists already"));
-    } else if (::rename(temporary_.c_str(), path_.c_str()) != 0) {  // or a file system without hard links
-      return CannotWrite(path_);
+    if (existing_ == Existing::kRefuse) {
+      if (Link(path_)) return absl::OkStatus();
+      if (errno == EEXIST) return absl::AlreadyExistsError(absl::StrCat(path_, " exists already"));
     }
-    finished_ = true;
+    // Or a file system without hard links, where the file has had its name from the start.
+    if (!named_ && !Link(temporary_)) return CannotWrite(path_);
+    named_ = true;
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) return CannotWrite(path_);
+    named_ = false;
     return absl::OkStatus();
+  }
+
+  bool Link(const std::string& to) {
+    const std::string open_file = absl::StrCat("/proc/self/fd/", file_);
+    return ::linkat(AT_FDCWD, named_ ? temporary_.c_str() : open_file.c_str(), AT_FDCWD, to.c_str(),
+                    AT_SYMLINK_FOLLOW) == 0;
   }
 
   // Transitions come before frames, so at most one of the two waits.
@@ -160,9 +169,9 @@ class FileWriter final : public PortableRunWriter {
   }
 
   const std::string path_, temporary_;
+  bool named_;
   int file_;
   const Existing existing_;
-  bool finished_ = false;
   std::uint64_t bytes_written_ = 0;
   std::map<RankKey, std::uint64_t> ranks_;  // number within the file
   RecordedCounts counts_;
@@ -175,17 +184,28 @@ class FileWriter final : public PortableRunWriter {
 
 }  // namespace
 
+std::string PortableRunWriter::TemporaryPath(const std::string& path) {
+  return absl::StrCat(path, ".", ::getpid(), ".tmp");
+}
+
 absl::StatusOr<std::unique_ptr<PortableRunWriter>> PortableRunWriter::Create(const std::string& path,
                                                                              Existing existing) {
   struct stat present{};
-  if (existing == Existing::kRefuse && ::lstat(path.c_str(), &present) == 0) {
-    return absl::AlreadyExistsError(absl::StrCat(path, " exists already"));
+  if (::lstat(path.c_str(), &present) == 0) {
+    if (!S_ISREG(present.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is no regular file, and nothing else can be written."));
+    }
+    if (existing == Existing::kRefuse) return absl::AlreadyExistsError(absl::StrCat(path, " exists already"));
   }
-  // In the same directory, so that the rename is one step; 0600 because a run's records are its owner's business.
-  const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".tmp");
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  // 0600 because a run's records are its owner's business. Without a name, where the file system can: then nothing is
+  // left of it however the process ends. In the same directory, so that giving it its name is one step.
+  constexpr mode_t kPrivate = 0600;
+  const std::string temporary = TemporaryPath(path), directory = std::filesystem::path(path).parent_path();
+  int file = ::open(directory.empty() ? "." : directory.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, kPrivate);
+  const bool named = file < 0;
+  if (named) file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, kPrivate);
   if (file < 0) return CannotWrite(path);
-  auto writer = std::make_unique<FileWriter>(path, temporary, file, existing);
+  auto writer = std::make_unique<FileWriter>(path, temporary, named, file, existing);
   STORE_RETURN_IF_ERROR(writer->Begin());
   return std::unique_ptr<PortableRunWriter>(std::move(writer));
 }

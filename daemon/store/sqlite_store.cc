@@ -200,6 +200,19 @@ absl::StatusOr<std::unique_ptr<StoreReader>> Store::OpenReadOnly(const std::stri
   return std::unique_ptr<StoreReader>(new SqliteReader<StoreReader>(std::move(database)));
 }
 
+bool Store::Exists(const std::string& directory) {
+  struct stat status{};
+  return ::stat(DatabasePath(directory).c_str(), &status) == 0;
+}
+
+void Store::Remove(const std::string& directory) {
+  if (const auto lock = DirectoryLock::Acquire(directory); lock.ok()) {
+    for (const char* part : {"-wal", "-shm", ""}) ::unlink((DatabasePath(directory) + part).c_str());
+    (*lock)->RemoveFile();
+  }
+  ::rmdir(directory.c_str());
+}
+
 std::uint64_t Store::BytesOnDisk(const std::string& directory) {
   std::uint64_t bytes = 0;
   for (const char* part : {"", "-wal", "-shm"}) {

@@ -120,6 +120,11 @@ class Store : public StoreReader {
   // sentence for the user.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& directory);
   static absl::StatusOr<std::unique_ptr<StoreReader>> OpenReadOnly(const std::string& directory);
+  // Whether there is a database in the directory, of whatever sort.
+  static bool Exists(const std::string& directory);
+  // Removes the database and, if nothing else is in it, the directory. For whoever found none there before its Open and
+  // had no use for it; nothing happens where another process has it open.
+  static void Remove(const std::string& directory);
   // Of the database and its log; files that are not there count nothing. Any thread.
   static std::uint64_t BytesOnDisk(const std::string& directory);
 

@@ -116,3 +116,43 @@ def test_an_imported_run_answers_like_the_one_it_was(recorded: tuple[Daemon, Pat
         verb, *more = words
         expected = daemon.ctl(verb, "job", *more, "-o", "json").stdout
         assert daemon.ctl(verb, "job", *more, "-o", "json", *offline).stdout == expected, words
+
+
+def test_an_export_replaces_only_files_that_are_no_part_of_the_store(recorded: tuple[Daemon, Path]) -> None:
+    daemon, _ = recorded
+    pipe = daemon.base / "pipe"
+    os.mkfifo(pipe)
+    store = daemon.data / "neuraldbg.db"
+    inode = store.stat().st_ino
+    for target, words in ((pipe, ()), (pipe, ("--force",)), (Path("/dev/full"), ("--force",)), (store, ("--force",))):
+        done = daemon.ctl("export", "job", "--file", str(target), *words)
+        assert done.returncode == 2, done.stderr
+        assert str(target) in done.stderr and len(done.stderr.splitlines()) == 1
+    assert store.stat().st_ino == inode and pipe.is_fifo() and Path("/dev/full").is_char_device()
+
+
+def test_a_replay_does_not_wait_for_a_pipe(recorded: tuple[Daemon, Path]) -> None:
+    daemon, _ = recorded
+    pipe = daemon.base / "silent"
+    os.mkfifo(pipe)
+    done = daemon.ctl("replay", str(pipe))
+    assert done.returncode == 2 and "regular file" in done.stderr
+
+
+def test_a_failed_import_leaves_no_store_where_none_was(recorded: tuple[Daemon, Path]) -> None:
+    daemon, file = recorded
+    cut = daemon.base / "cut.run"
+    cut.write_bytes(file.read_bytes()[:-20])
+    fresh, kept = daemon.base / "fresh", daemon.base / "kept"
+    assert daemon.ctl("import", str(cut), "--data-dir", str(fresh)).returncode == 2
+    assert not fresh.exists()
+    assert daemon.ctl("import", str(file), "--data-dir", str(kept)).returncode == 0
+    assert daemon.ctl("import", str(cut), "--data-dir", str(kept)).returncode == 2
+    assert (kept / "neuraldbg.db").stat().st_size > 0, "what was there stays"
+
+
+def test_an_unknown_launch_is_told_from_an_unknown_run(recorded: tuple[Daemon, Path]) -> None:
+    daemon, _ = recorded
+    done = daemon.ctl("diagnose", "job@nowhere")
+    assert done.returncode == 4 and "Run 'job' has no launch 'nowhere'." in done.stderr
+    assert "There is no run 'other'." in daemon.ctl("diagnose", "other@nowhere").stderr

@@ -2,11 +2,15 @@
 // stored runs with every kind of value, read back, imported, cut, bent and inflated.
 #include "daemon/store/portable_run.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zstd.h>
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -249,6 +253,38 @@ TEST_F(PortableRunTest, AFileIsNotReplacedUnasked) {
   std::ifstream(path_) >> text;
   EXPECT_EQ(text, "mine") << "without Finish the file is as it was";
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(other_.path()), {}), 1) << "and nothing lies beside it";
+}
+
+TEST_F(PortableRunTest, OnlyARegularFileIsWrittenOrRead) {
+  const std::string pipe = other_.path() + "/pipe", link = other_.path() + "/link";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink(path_, link);
+  for (const std::string& name : {pipe, link, std::string("/dev/full"), other_.path()}) {
+    for (const auto existing : {PortableRunWriter::Existing::kRefuse, PortableRunWriter::Existing::kReplace}) {
+      const absl::Status status = PortableRunWriter::Create(name, existing).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << name << ": " << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(name + " is no regular file"));
+    }
+  }
+  const absl::Status read = ImportRun(*store_, pipe, 2000).status();  // would wait for a writer
+  EXPECT_TRUE(absl::IsDataLoss(read)) << read;
+}
+
+TEST_F(PortableRunTest, AFileHasNoNameUntilItIsWhole) {
+  const StoredRun run = Fill(*store_, "gpt", 2);
+  const int probe = ::open(other_.path().c_str(), O_WRONLY | O_TMPFILE, 0600);
+  if (probe < 0) GTEST_SKIP() << "this file system names every file";
+  ::close(probe);
+  const auto here = [this] { return std::distance(std::filesystem::directory_iterator(other_.path()), {}); };
+  for (const auto existing : {PortableRunWriter::Existing::kRefuse, PortableRunWriter::Existing::kReplace}) {
+    const auto before = here();
+    const auto writer = PortableRunWriter::Create(path_, existing);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE(store_->ReadRun(run.id, **writer).ok());
+    EXPECT_EQ(here(), before) << "a kill now leaves nothing";
+    ASSERT_TRUE((*writer)->Finish().ok());
+    EXPECT_EQ(here(), 1);
+  }
 }
 
 TEST_F(PortableRunTest, AFileThatIsCutAnywhereIsRefused) {
