@@ -98,7 +98,7 @@ absl::Status CheckHostPort(const std::string& address, const char* what, const c
 
 absl::Status CheckGrpc(const std::string& address) {
   constexpr std::string_view kUnix = "unix:";
-  if (!address.starts_with(kUnix)) return CheckHostPort(address, "--grpc");
+  if (!address.starts_with(kUnix)) return CheckHostPort(address, "--grpc", "unix:PATH or HOST:PORT");
   if (address.size() <= kUnix.size() || address[kUnix.size()] != '/') {
     return absl::InvalidArgumentError(absl::StrCat("--grpc unix:PATH needs an absolute path, not \"", address, "\"."));
   }

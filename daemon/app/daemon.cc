@@ -89,8 +89,12 @@ std::string WaitForEnd(const Config& config, const IngestLoop& ingest, const Grp
 
 absl::Status RunDaemon(const Config& config) {
   struct stat status{};
-  if (::stat(config.shm_directory.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+  if (::stat(config.shm_directory.c_str(), &status) != 0) {
     return absl::NotFoundError(absl::StrCat("The shared-memory directory ", config.shm_directory, " is not there."));
+  }
+  if (!S_ISDIR(status.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("The shared-memory directory ", config.shm_directory, " is no directory."));
   }
   absl::StatusOr<std::unique_ptr<Store>> store = Store::Open(config.data_directory);
   if (!store.ok()) return store.status();

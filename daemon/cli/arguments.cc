@@ -140,6 +140,14 @@ std::string WhyNoVerb(const std::vector<std::string>& command_line) {
   return "no verb was given";
 }
 
+std::string InOurWords(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const std::size_t twice = text.find(": At Most 1 required");
+  if (twice == std::string::npos) return text;
+  const std::string option = text.substr(0, twice);
+  return option == "--run" ? "one run can be asked for, as RUN or with --run" : option + " can be given once";
+}
+
 // Binds the rows of the tables to the fields of Arguments.
 class Parser {
  public:
@@ -171,7 +179,7 @@ class Parser {
       parsed.print = "neuraldbgctl " NEURALDBG_VERSION "\n";
       return parsed;
     } catch (const CLI::ParseError& error) {
-      return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see neuraldbgctl --help)"));
+      return absl::InvalidArgumentError(absl::StrCat(InOurWords(error), " (see neuraldbgctl --help)"));
     }
     arguments_.verb = app_.get_subcommands().front()->get_name();
     if (format_ == "json") arguments_.format = OutputFormat::kJson;
@@ -182,6 +190,10 @@ class Parser {
     }
     if (arguments_.verb == "export" && arguments_.file.empty()) {
       return absl::InvalidArgumentError("export needs --file: the file to write");
+    }
+    if (arguments_.verb == "diagnose" && !arguments_.wait_step && (arguments_.rank || arguments_.timeout_s)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(arguments_.rank ? "--rank" : "--timeout", " means nothing without --wait-step"));
     }
     parsed.arguments = arguments_;
     return parsed;

@@ -36,9 +36,6 @@ void Print(const v1::Diagnosis& diagnosis, Output& output) {
 }  // namespace
 
 ExitCode RunDiagnose(const Arguments& arguments, Source& source, Output& output) {
-  if (arguments.rank && !arguments.wait_step) {
-    return Fail(absl::InvalidArgumentError("--rank means nothing without --wait-step"));
-  }
   const absl::StatusOr<v1::DiagnoseResponse> response = Ask(arguments, source);
   if (!response.ok()) return Fail(response.status());
   Print(response->diagnosis(), output);

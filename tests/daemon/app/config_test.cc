@@ -79,6 +79,7 @@ TEST_F(ConfigTest, Http_IsOnUnlessItIsOff) {
   EXPECT_EQ(Parse({"--http", "off"}).http, std::nullopt);
   EXPECT_EQ(Parse({"--config", File("http = \"off\"\n")}).http, std::nullopt);
   EXPECT_NE(Refusal({"--http", "7434"}).find("--http must be HOST:PORT or off"), std::string::npos);
+  EXPECT_NE(Refusal({"--grpc", "foo"}).find("--grpc must be unix:PATH or HOST:PORT"), std::string::npos);
 }
 
 TEST_F(ConfigTest, ADaemonThatAJobStarted_TakesTheNextFreeHttpPort) {

@@ -122,6 +122,15 @@ TEST_F(LifecycleTest, MissingShmDirectory_IsSaid) {
   EXPECT_TRUE(IsOneSentence(said)) << said;
 }
 
+TEST_F(LifecycleTest, ShmDirectoryThatIsAFile_IsSaid) {
+  const std::string file = shm() + "/file";
+  std::ofstream(file) << "in the way";
+  std::string said;
+  EXPECT_EQ(RunDaemon({"--shm-dir", file, "--data-dir", data(), "--grpc", "unix:" + socket()}, said), 1);
+  EXPECT_TRUE(IsOneSentence(said)) << said;
+  EXPECT_NE(said.find(file + " is no directory"), std::string::npos) << said;
+}
+
 TEST_F(LifecycleTest, SecondDaemon_OnTheSameDataDirectoryIsRefused) {
   const auto first = StartDaemon();
   AwaitServing();

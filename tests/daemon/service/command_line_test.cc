@@ -85,7 +85,23 @@ TEST(ArgumentsTest, AnEmptyWordIsNoDefault) {
 
 TEST(ArgumentsTest, NumbersAreDecimal) {
   EXPECT_EQ(Parse({"series", "--from", "010"}).from_step, 10u);
-  EXPECT_EQ(Parse({"diagnose", "--timeout", "0.5"}).timeout_s, 0.5);
+  EXPECT_EQ(Parse({"diagnose", "--wait-step", "3", "--timeout", "0.5"}).timeout_s, 0.5);
+}
+
+TEST(ArgumentsTest, WhatWouldMeanNothing_IsRefused) {
+  for (const char* option : {"--rank", "--timeout"}) {
+    const absl::Status status = ParseArguments({"diagnose", "gpt", option, "5"}).status();
+    EXPECT_EQ(ExitCodeOf(status), kExitUsage) << option;
+    EXPECT_EQ(status.message(), std::string(option) + " means nothing without --wait-step");
+  }
+}
+
+TEST(ArgumentsTest, OneRunIsAskedFor) {
+  const absl::Status two = ParseArguments({"diagnose", "a", "--run", "b"}).status();
+  EXPECT_EQ(ExitCodeOf(two), kExitUsage);
+  EXPECT_THAT(std::string(two.message()), ::testing::StartsWith("one run can be asked for, as RUN or with --run ("));
+  const absl::Status again = ParseArguments({"series", "--rank", "1", "--rank", "2"}).status();
+  EXPECT_THAT(std::string(again.message()), ::testing::StartsWith("--rank can be given once ("));
 }
 
 TEST(ArgumentsTest, OneAnswerHasOneFormat) {
