@@ -97,7 +97,9 @@ def test_gradients_after_an_evaluation_belong_to_training(attach: Any) -> None:
     model.session.detach()
     gradients = Segment(path).of("2:output.grad")
     assert len(gradients) == STEPS
-    assert all(record["flags"] & TRAINING == TRAINING for record in gradients), "gradients of a training pass are marked as such"
+    assert all(record["flags"] & TRAINING == TRAINING for record in gradients), (
+        "gradients of a training pass are marked as such"
+    )
 
 
 def test_threads_keep_their_losses_apart(attach: Any) -> None:

@@ -91,7 +91,7 @@ class User:
     def daemon(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a daemon of this user's own; return when it answers."""
         process = subprocess.Popen(
-            [*self.become(), str(self.binaries / "neuraldbgd"), "--grpc", self.address, *arguments],
+            [*self.become(), str(self.binaries / "neuraldbgd"), "--grpc", self.address, "--http", "off", *arguments],
             env=self.environment(),
             stdout=(self.base / "log").open("wb"),
             stderr=subprocess.STDOUT,
