@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <ctime>
 #include <memory>
 #include <string_view>
@@ -56,12 +57,19 @@ Leftover Examine(int directory, const char* name, const SweepOptions& options) n
   if (!fd.valid() || OwnerLockHeld(fd.get())) return Leftover::kNone;
   const std::int64_t age = SecondsNow(CLOCK_REALTIME) - status.st_mtim.tv_sec;
   if (temporary) return age > options.temporary_ttl.count() ? Leftover::kTemporary : Leftover::kNone;
-  // A segment without memory was read to its end by a daemon that may not remove it.
-  if (status.st_blocks == 0) return Leftover::kSegment;
+  if (IsEmptied(fd.get(), status)) return Leftover::kSegment;
   return SecondsSinceLastSign(fd.get(), status) > options.segment_ttl.count() ? Leftover::kSegment : Leftover::kNone;
 }
 
 }  // namespace
+
+bool IsEmptied(int fd, const struct stat& file) noexcept {
+  if (file.st_size == 0 || file.st_blocks != 0) return false;
+  char magic[sizeof kSegmentMagic];
+  constexpr char kNothing[sizeof kSegmentMagic] = {};
+  return ::pread(fd, magic, sizeof magic, 0) == static_cast<ssize_t>(sizeof magic) &&
+         std::memcmp(magic, kNothing, sizeof magic) == 0;
+}
 
 SweepResult SweepSegments(const SweepOptions& options) noexcept {
   SweepResult result;

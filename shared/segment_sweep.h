@@ -4,6 +4,8 @@
 // (owner_lock.h says why). Safe to run from several processes at once.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -23,6 +25,10 @@ struct SweepResult {
   std::uint32_t temporary_removed = 0;
   std::uint32_t segments_removed = 0;
 };
+
+// A segment that was read to its end by a daemon that may not remove it, and that gave its memory back
+// (SegmentReader::Unlink). Its bytes count, not its blocks alone: a file just written to a disk has none yet either.
+bool IsEmptied(int fd, const struct stat& file) noexcept;
 
 SweepResult SweepSegments(const SweepOptions& options) noexcept;
 

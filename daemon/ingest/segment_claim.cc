@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "shared/ring_layout.h"
+#include "shared/segment_sweep.h"
 
 namespace neuraldbg {
 
@@ -48,6 +49,11 @@ std::optional<LayoutVersion> SegmentClaim::Layout() const {
   if (::pread(descriptor_, &start, kBytes, 0) != static_cast<ssize_t>(kBytes)) return std::nullopt;
   if (!std::equal(std::begin(start.magic), std::end(start.magic), kSegmentMagic)) return std::nullopt;
   return LayoutVersion{start.major, start.minor};
+}
+
+bool SegmentClaim::Emptied() const {
+  struct stat status{};
+  return ::fstat(descriptor_, &status) == 0 && IsEmptied(descriptor_, status);
 }
 
 SegmentClaim::~SegmentClaim() {

@@ -22,6 +22,8 @@ class SegmentClaim {
 
   // The file has lost its name: what is mapped stays readable, but no other process will find it again.
   bool Unlinked() const;
+  // A daemon that may not remove the file has read it to its end and given its memory back.
+  bool Emptied() const;
   // The layout that the file was written with; nothing if it is no segment at all.
   std::optional<LayoutVersion> Layout() const;
 

@@ -65,8 +65,6 @@ void SegmentWatcher::Consider(const std::string& path, const HistoryLookup& hist
   }
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) return;
-  // Read to its end by a daemon that may not remove it (SegmentReader::Unlink); its owner's next sweep will.
-  if (status.st_size > 0 && status.st_blocks == 0) return Remember(*id);
   if (!options_.access.Covers(status)) {
     const std::string reason = "it belongs to another user (uid " + std::to_string(status.st_uid) + ").";
     return Refuse(*id, {path, reason, Errc::kBadOwner, {}, true}, scan);
@@ -79,6 +77,7 @@ void SegmentWatcher::Consider(const std::string& path, const HistoryLookup& hist
     }
     return;  // another daemon drains it, or it is gone; looked at again with the next scan
   }
+  if (claim->Emptied()) return Remember(*id);  // its owner's next sweep removes the name
   auto reader = RankReader::Open(path, options_.access, history);
   if (!reader.ok() && reader.error().code == Errc::kBadVersion) {
     const std::optional<LayoutVersion> theirs = claim->Layout();

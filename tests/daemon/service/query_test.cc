@@ -222,7 +222,8 @@ TEST_F(QueryTest, ARunIsNamedByItsLaunchToo) {
     EXPECT_EQ(display_name(kAdmin, name), run.display_name);
     EXPECT_EQ(display_name(kUser, name) == run.display_name, kUser.Sees(run));
   }
-  EXPECT_THAT(display_name(kAdmin, runs.front().name + "@elsewhere"), HasSubstr("no run '" + runs.front().name + "'"));
+  EXPECT_THAT(display_name(kAdmin, runs.front().name + "@elsewhere"), HasSubstr("has no launch 'elsewhere'"));
+  EXPECT_THAT(display_name(kAdmin, "nobodys@elsewhere"), HasSubstr("no run 'nobodys'"));
 }
 
 TEST_F(QueryTest, Diagnose_SaysWhetherTheStepWasConsumed) {
