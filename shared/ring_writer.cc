@@ -111,9 +111,9 @@ bool FindLane(WriterState& state, std::uint32_t& found) noexcept {
 }
 
 // A slot comes round once in a lap; by then its lines are in another core's cache or in none. They are asked for this
-// many pushes ahead, for writing; sixteen take about as long as a line is on its
-// way (./run bench prints both). Behind the lane's last slot the address may be a neighbour's or nobody's: a prefetch
-// never faults, and the first slots are asked for by nobody.
+// many pushes ahead, for writing; sixteen take about as long as a line is on its way (./run bench prints both). Behind
+// the lane's last slot the address may be a neighbour's or nobody's: a prefetch never faults, and the first slots are
+// asked for by nobody.
 constexpr std::uint64_t kSlotsAhead = 16;
 
 inline void AskForSlot(std::byte* slot) noexcept {

@@ -123,6 +123,7 @@ void IngestLoop::LookForSegments(Clock::time_point now) {
     spdlog::error("{} cannot be searched for segments: {}", options_.watcher.directory, scan.directory_error);
   }
   for (const RefusedSegment& refused : scan.refused) Refused(refused, now);
+  if (!scan.refused.empty()) WarnOfRefused();
   for (AdoptedSegment& segment : scan.adopted) {
     counters_.segments_adopted.fetch_add(1, std::memory_order_relaxed);
     if (limiter_.Allow("ranks that are drained", kRankLinesMax, now)) {
@@ -151,7 +152,6 @@ void IngestLoop::Refused(const RefusedSegment& refused, Clock::time_point now) {
   } else if (limiter_.Allow("files that are left alone", kLinesMax, now)) {
     spdlog::warn("{}", text);
   }
-  WarnOfRefused();
 }
 
 // One warning for all files that are in the way. Segments of other users alone are none, and those of another release

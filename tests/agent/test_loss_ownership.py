@@ -121,6 +121,41 @@ def test_threads_keep_their_losses_apart(attach: Any) -> None:
         assert model.recorded() == pytest.approx(model.losses)
 
 
+class WithLoss(nn.Module):
+    """Computes its loss itself, as many language models do."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        logits = self.net(x)
+        return {"loss": functional.cross_entropy(logits, y), "logits": logits}
+
+
+def test_a_loss_inside_of_the_models_pass_is_the_models(attach: Any) -> None:
+    other = Model(2, attach)
+    torch.manual_seed(1)
+    model = WithLoss(nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    session = attach(model, optimizer=optimizer)
+    losses = []
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(step)
+        loss = model(torch.randn(6, 8, generator=generator), torch.zeros(6, dtype=torch.long))["loss"]
+        losses.append(loss.item())
+        beside = other.loss(step, scale=5)
+        loss.backward()
+        beside.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        other.step()
+    path = session.status().segment
+    session.detach()
+    assert [record["value"] for record in Segment(path).of("loss")] == pytest.approx(losses)
+    assert other.recorded() == pytest.approx(other.losses)
+
+
 def test_a_loss_behind_another_model_is_found(attach: Any) -> None:
     """A generator's loss is computed by its critic, and belongs to both."""
     generator, critic = nn.Linear(4, 8), Model(2)

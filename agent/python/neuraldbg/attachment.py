@@ -19,6 +19,7 @@ from neuraldbg.identity import Identity
 from neuraldbg.native import Segment, SessionOptions
 from neuraldbg.observer import Observer, module_paths, parameter_names
 from neuraldbg.optimizer import StepWatch
+from neuraldbg.ownership import Owner
 from neuraldbg.session import SessionStatus
 from neuraldbg.sites import Level, SiteTable
 
@@ -63,9 +64,9 @@ class Attachment:
         self._sites = sites
         self._cadence = Cadence(plan.cadence, plan.budget)
         self.steps = StepWatch(self.segment, sites, self._cadence, self._on_step_end)
-        self.observer = Observer(self.segment, sites, plan.models, plan.watch, self.steps)
-        self.loss = loss.LossWatch(sites, self.steps.suspect_loss, lambda: self.steps.microbatches > 0)
-        self.observer.mark_output = self.loss.mark_output
+        owner = Owner()
+        self.observer = Observer(self.segment, sites, plan.models, plan.watch, self.steps, owner)
+        self.loss = loss.LossWatch(sites, owner, self.steps.suspect_loss, lambda: self.steps.microbatches > 0)
         late = compiled.prepare(modules)
         compile_cache.keep_hits(self.segment.version)
         if self.observer.level is Level.FUSED or plan.wrapped:
@@ -112,7 +113,7 @@ class Attachment:
             self._drops_said = True
             logger.warning(
                 "neuraldbg: new records are dropped and counted, training goes on: the ring is full because no daemon"
-                " drains it, or more threads report than it has lanes (neuraldbgctl doctor tells which)"
+                " drains it (start neuraldbgd), or more threads report than it has lanes"
             )
 
     def end_step(self) -> None:

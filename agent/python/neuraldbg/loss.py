@@ -2,7 +2,7 @@
 
 torch.nn.functional's losses are wrapped while a session lives; loss modules go through them. Inside a compiled region
 the wrapper is transparent: it adds no graph and records nothing there. The first explicit log_loss ends this for the
-session. A loss counts for the sessions whose models it was computed from (ownership.py).
+session. A loss counts for the sessions whose models computed it, or what it was computed from (ownership.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import itertools
 import logging
 import math
 import threading
@@ -89,14 +88,19 @@ class LossWatch:
     log_loss on, only what the user announces is recorded.
     """
 
-    def __init__(self, sites: SiteTable, on_nonfinite: Callable[[], None], in_step: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        sites: SiteTable,
+        owner: ownership.Owner,
+        on_nonfinite: Callable[[], None],
+        in_step: Callable[[], bool],
+    ) -> None:
+        self.owner = owner
         self._site = sites.add(Site("loss", Role.LOSS, Phase.LOSS))
         self._slot = sites.slot(self._site)
         self._on_nonfinite = on_nonfinite
         self._in_step = in_step
         self._announced = False
-        self.owner = next(_owners)
-        self.marks = False  # an output of its models carried the mark: then all of its losses lead to one
         self._newest: SeenLoss | None = None
 
     def log(self, loss: Any, targets: Any, ignore_index: int, kind: str | None, reduction: str) -> None:
@@ -115,10 +119,6 @@ class LossWatch:
         self._push(value, logits, targets, ignore_index, number, REDUCTIONS.get(reduction, 0))
         if seen is not None:
             seen.release()
-
-    def mark_output(self, output: Any) -> None:
-        """A root module returned this, outside compiled code."""
-        self.marks = ownership.mark(output, self.owner) or self.marks
 
     def saw(self, value: torch.Tensor, seen: SeenLoss) -> None:
         """A functional loss ran outside compiled code."""
@@ -148,7 +148,6 @@ class LossWatch:
 
 _watches: weakref.WeakSet[LossWatch] = weakref.WeakSet()
 _originals: dict[str, Callable[..., Any]] = {}
-_owners = itertools.count(1)
 _running = threading.local()
 
 
@@ -204,10 +203,10 @@ def _outermost() -> Iterator[bool]:
 def _report(value: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], kind: LossKind) -> None:
     try:
         watches = list(_watches)
-        owners = ownership.owners_of(value, {watch.owner for watch in watches if watch.marks})
+        owners = ownership.owners_of(value, {watch.owner.number for watch in watches if watch.owner.stamps})
         for watch in watches:
-            # Where a root runs inside a graph its output carries no mark: then every loss that is nobody else's counts.
-            if watch.owner not in owners if watch.marks else bool(owners):
+            # Where roots run inside graphs their outputs carry no stamp: every loss that is nobody else's counts.
+            if watch.owner.number not in owners if watch.owner.stamps else bool(owners):
                 continue
             seen = SeenLoss(
                 weakref.ref(value),

@@ -19,6 +19,7 @@ from neuraldbg.graph import GraphError, trace_module_graph
 from neuraldbg.modes import ModeWatch
 from neuraldbg.native import Segment
 from neuraldbg.optimizer import StepWatch
+from neuraldbg.ownership import Owner
 from neuraldbg.planning import Planner, equalize, is_leaf
 from neuraldbg.shards import local_part
 from neuraldbg.sites import Level, Role, SiteTable, clean_path
@@ -36,7 +37,9 @@ class Observer:
         models: list[tuple[str, nn.Module]],
         watch: Callable[[str], bool],
         steps: StepWatch,
+        owner: Owner,
     ) -> None:
+        self._owner = owner
         self._segment = segment
         self._sites = sites
         self._steps = steps
@@ -55,7 +58,6 @@ class Observer:
         # Beside a compiled graph this runs inside Dynamo's reach, and must not be compiled itself.
         self.on_root_forward = torch._dynamo.disable(self._on_root_forward)
         self.on_root_output = torch._dynamo.disable(self._on_root_output)
-        self.mark_output: Callable[[Any], None] = lambda _output: None
 
     # ---- installing and removing
 
@@ -97,6 +99,7 @@ class Observer:
     ) -> None:
         """A root's forward pass begins, in eager mode or beside its compiled graph."""
         try:
+            self._owner.pass_begins()
             if beside_graph and not self._cut_asked:
                 self._cut_asked = True
                 if compiled.cut_into_buckets():
@@ -113,9 +116,9 @@ class Observer:
 
     def _on_root_output(self, output: Any) -> None:
         try:
-            self.mark_output(output)
+            self._owner.pass_ended(output)
         except Exception:
-            logger.debug("neuraldbg: a root's output could not be marked", exc_info=True)
+            logger.debug("neuraldbg: a root's output could not be stamped", exc_info=True)
 
     def pass_started(self, root: nn.Module, grad_mode: bool, samples: int) -> None:
         """Tells the step watch of a forward pass of the first root."""
