@@ -47,8 +47,9 @@ inline void Deliver(Checkpoint& now, std::span<const Record> records) {
   }
 }
 
-// One round of the protocol. Returns the slots taken.
-inline std::size_t ConsumeOnce(SegmentReader& reader, ConsumerMemory& memory, Checkpoint& now) {
+// One round of the protocol. Returns the slots taken. `repeats`: checkpoint and release are each done so often, which
+// changes nothing but how long they take: once, they take a microsecond, which kills at random times do not meet.
+inline std::size_t ConsumeOnce(SegmentReader& reader, ConsumerMemory& memory, Checkpoint& now, int repeats = 1) {
   memory.stage.store(ConsumerStage::kDraining);
   const std::size_t taken =
       reader.Drain([&now](std::uint32_t, std::span<const Record> records) { Deliver(now, records); }, kDrainMax);
@@ -57,24 +58,26 @@ inline std::size_t ConsumeOnce(SegmentReader& reader, ConsumerMemory& memory, Ch
   const std::vector<LaneCheckpoint> heads = reader.heads();
   std::copy(heads.begin(), heads.end(), now.lanes.begin());
   const std::uint32_t next = 1 - memory.valid.load();
-  memory.copies[next] = now;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
+  for (int i = 0; i < repeats; ++i) {
+    memory.copies[next] = now;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
   memory.valid.store(next);
   memory.stage.store(ConsumerStage::kReleasing);
-  reader.Release();
+  for (int i = 0; i < repeats; ++i) reader.Release();
   return taken;
 }
 
 enum class UntilEmpty : std::uint8_t { kNo, kYes };
 
 // Resumes from the checkpoint and drains, for ever or until nothing is left. Non-zero: the segment cannot be attached.
-inline int Consume(const std::string& path, ConsumerMemory& memory, UntilEmpty until_empty) {
+inline int Consume(const std::string& path, ConsumerMemory& memory, UntilEmpty until_empty, int repeats = 1) {
   Checkpoint now = memory.copies[memory.valid.load()];
   const auto attached = SegmentReader::Attach(path, {}, [&now](const SegmentIdentity&) {
     return std::vector<LaneCheckpoint>(now.lanes.begin(), now.lanes.end());
   });
   if (!attached.ok()) return 1;
-  while (ConsumeOnce(*attached.value(), memory, now) > 0 || until_empty == UntilEmpty::kNo) {
+  while (ConsumeOnce(*attached.value(), memory, now, repeats) > 0 || until_empty == UntilEmpty::kNo) {
   }
   return 0;
 }

@@ -48,6 +48,8 @@ int RunProducer(const SegmentOptions& options, Produced& produced) {
   for (;;) ::pause();
 }
 
+constexpr int kRepeats = 200;  // so that kills at random times meet checkpoint and release
+
 using ConsumerKillTest = CrashTest;
 
 TEST_F(ConsumerKillTest, NothingIsLostAndNothingDeliveredTwice) {
@@ -62,7 +64,7 @@ TEST_F(ConsumerKillTest, NothingIsLostAndNothingDeliveredTwice) {
   int round = 0;
   for (; windows.Wanted(round); ++round) {
     memory->stage.store(ConsumerStage::kAttaching);
-    ChildProcess consumer([&] { return Consume(path, *memory, UntilEmpty::kNo); });
+    ChildProcess consumer([&] { return Consume(path, *memory, UntilEmpty::kNo, kRepeats); });
     // One in four is killed before it has attached.
     if (Random(0, 3) != 0) {
       ASSERT_TRUE(WaitFor([&] { return memory->stage.load() != ConsumerStage::kAttaching; }));
