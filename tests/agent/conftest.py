@@ -19,6 +19,8 @@ from tests.evaluate.daemon_process import binary
 
 NOT_OBSERVED = 4  # ObservationLevel::kNotObserved
 
+pytest.register_assert_rewrite("tests.agent.rows")  # so that a row that fails shows its values
+
 
 class Segment:
     """The contents of one segment, read by the same code as the daemon's."""

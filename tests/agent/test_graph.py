@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import threading
 from typing import Any
 
 import numpy
@@ -14,7 +15,7 @@ from neuraldbg.graph import GraphError, ModuleGraph, trace_module_graph
 from neuraldbg.sites import Role, clean_path
 from torch import Tensor, nn
 
-from tests.agent.conftest import Segment
+from tests.agent.conftest import Segment, graphs
 from tests.agent.small_models import GPT, MODELS, batch, loss_of
 
 
@@ -153,6 +154,43 @@ def test_each_run_of_a_module_reports_for_itself(form: str, attach: Any) -> None
         for site, value in sums.items():
             record = segment.of(site, step=step)[-1]
             assert record["sum_squares"] == pytest.approx(value, rel=1e-5), (step, site)
+
+
+class Meeting(nn.Module):
+    """Its pass begins, or ends, at its turn among the passes of other threads."""
+
+    def __init__(self, begin: threading.Event, begun: threading.Event, end: threading.Event) -> None:
+        super().__init__()
+        self.leaf = nn.Linear(2, 2)
+        self.turn = begin, begun, end
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, begun, end = self.turn
+        begun.set()
+        assert end.wait(60)
+        return self.leaf(x)
+
+
+def test_passes_that_overlap_leave_compiling_switched_on() -> None:
+    first_begun, second_begun, first_over, always = (threading.Event() for _ in range(4))
+    always.set()
+
+    def trace(model: Meeting, over: threading.Event) -> None:
+        assert model.turn[0].wait(60)
+        graph_of(model, torch.ones(1, 2))
+        over.set()
+
+    # The second begins inside of the first and ends after it.
+    first = Meeting(always, first_begun, second_begun)
+    second = Meeting(first_begun, second_begun, first_over)
+    threads = [threading.Thread(target=trace, args=pair) for pair in ((first, first_over), (second, threading.Event()))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    model = nn.Linear(2, 2)
+    torch.compile(model, backend="aot_eager")(torch.ones(1, 2))
+    assert graphs() == (1, 0)
 
 
 def state(model: nn.Module) -> list[Any]:

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.checkpoint import CheckpointFunction
 
 from neuraldbg.batch import input_tensors
+from neuraldbg.compiled import uncompiled
 from neuraldbg.fake_clone import FakeClone, tensors_in
 from neuraldbg.sites import Role
 
@@ -305,7 +306,7 @@ def _untouched_surroundings() -> Iterator[None]:
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
-            torch.compiler.set_stance("force_eager"),
+            uncompiled(),
             _disable_current_modes(),
             saved_tensors_hooks(_itself, _itself),
         ):
