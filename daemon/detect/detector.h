@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "daemon/detect/observation.h"
-#include "daemon/detect/state_archive.h"
 #include "daemon/model/diagnosis.h"
+#include "shared/series/state_archive.h"
 
 namespace neuraldbg {
 

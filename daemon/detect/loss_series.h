@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "daemon/detect/detector.h"
-#include "daemon/detect/series.h"
+#include "shared/series/series.h"
 
 namespace neuraldbg {
 

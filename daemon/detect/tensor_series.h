@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "daemon/detect/detector.h"
-#include "daemon/detect/series.h"
+#include "shared/series/series.h"
 
 namespace neuraldbg {
 

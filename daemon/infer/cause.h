@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "daemon/detect/detector.h"
-#include "daemon/detect/state_archive.h"
 #include "daemon/model/diagnosis.h"
+#include "shared/series/state_archive.h"
 
 namespace neuraldbg {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "daemon/detect/thresholds.h"
+
 namespace neuraldbg {
 
 using namespace threshold;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "daemon/detect/series.h"
+#include "shared/series/series.h"
 
 namespace neuraldbg {
 

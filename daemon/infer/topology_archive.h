@@ -2,8 +2,8 @@
 // snapshot's one-Visit-for-both-directions rule applies.
 #pragma once
 
-#include "daemon/detect/state_archive.h"
 #include "daemon/model/sample.h"
+#include "shared/series/state_archive.h"
 
 namespace neuraldbg {
 

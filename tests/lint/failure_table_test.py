@@ -51,7 +51,7 @@ def test_every_atomic_of_the_wire_names_its_partner() -> None:
     rows = rows_under("Every atomic and its partner", 4)
     documented = {name.split(".")[-1] for row in rows for name in re.findall(r"`([^`]+)`", row[0])}
     declared: dict[str, str] = {}
-    for path in sorted((ROOT / "shared").iterdir()):
+    for path in sorted(path for path in (ROOT / "shared").rglob("*") if path.is_file()):
         for name in ATOMIC.findall(path.read_text(encoding="utf-8")):
             declared[name] = path.name
     assert {"tail", "head", "lane_owner", "site_drops", "g_next_thread"} <= declared.keys(), "the search sees them"

@@ -34,13 +34,15 @@ class Room:
 
 TABLE: dict[str, Room] = {
     "shared": Room(("shared",), (*PROTOBUF, *DAEMON_LIBRARIES, "torch", "ATen", "c10")),
+    "shared/series": Room(("shared/series",), (*PROTOBUF, *IMPURE, "torch", "ATen", "c10")),
     "agent/src": Room(("agent/src", "agent/include", "shared"), (*PROTOBUF, *DAEMON_LIBRARIES, "ATen", "c10")),
     "daemon/model": Room(("daemon/model", "shared"), PROTOBUF),
     "daemon/ingest": Room(("daemon/ingest", "daemon/model", "shared"), PROTOBUF),
     "daemon/detect": Room(
-        ("daemon/detect", "daemon/model", "shared/record.h", "shared/manifest.h"), (*PROTOBUF, *IMPURE)
+        ("daemon/detect", "daemon/model", "shared/series", "shared/record.h", "shared/manifest.h"),
+        (*PROTOBUF, *IMPURE),
     ),
-    "daemon/infer": Room(("daemon/infer", "daemon/detect", "daemon/model"), (*PROTOBUF, *IMPURE)),
+    "daemon/infer": Room(("daemon/infer", "daemon/detect", "daemon/model", "shared/series"), (*PROTOBUF, *IMPURE)),
     "daemon/store": Room(("daemon/store", "daemon/model", "shared"), PROTOBUF),
     "daemon/service": Room(
         ("daemon/service", "daemon/store", "daemon/model", "daemon/infer/run_engine.h", "neuraldbg/v1")

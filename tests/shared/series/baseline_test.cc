@@ -1,4 +1,4 @@
-#include "daemon/detect/baseline.h"
+#include "shared/series/baseline.h"
 
 #include <gtest/gtest.h>
 

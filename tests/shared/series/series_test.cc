@@ -1,4 +1,4 @@
-#include "daemon/detect/series.h"
+#include "shared/series/series.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/detect/state_archive.h"
+#include "shared/series/state_archive.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <array>
 #include <cstdint>
 
-#include "daemon/detect/state_archive.h"
-#include "daemon/detect/thresholds.h"
+#include "shared/series/series_thresholds.h"
+#include "shared/series/state_archive.h"
 
 namespace neuraldbg {
 

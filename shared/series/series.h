@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "daemon/detect/baseline.h"
+#include "shared/series/baseline.h"
 
 namespace neuraldbg {
 
