@@ -4,16 +4,24 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "agent/src/gradient_health.h"
 #include "agent/src/rank_session.h"
 #include "agent/src/segment_sizing.h"
 #include "agent/src/session_table.h"
 
+using neuraldbg::GradientHealth;
+using neuraldbg::GradientHealthName;
 using neuraldbg::RankSession;
 using neuraldbg::SessionUse;
+
+struct ndbg_gradient_norms {
+  neuraldbg::GradientNormSeries series;
+};
 
 namespace {
 
@@ -292,6 +300,18 @@ void ndbg_session_status(int32_t session, ndbg_status* status) {
 uint64_t ndbg_session_skipped(int32_t session) {
   const SessionUse use(session);
   return use ? use->Status().skipped_tensors : 0;
+}
+
+ndbg_gradient_norms* ndbg_gradient_norms_create() { return new (std::nothrow) ndbg_gradient_norms; }
+
+void ndbg_gradient_norms_destroy(ndbg_gradient_norms* norms) { delete norms; }
+
+const char* ndbg_gradient_norms_observe(ndbg_gradient_norms* norms, double norm) {
+  return GradientHealthName(norms == nullptr ? GradientHealth::kUnknown : norms->series.Observe(norm));
+}
+
+const char* ndbg_gradient_norms_classify(const ndbg_gradient_norms* norms, double norm) {
+  return GradientHealthName(norms == nullptr ? GradientHealth::kUnknown : norms->series.Classify(norm));
 }
 
 }  // extern "C"

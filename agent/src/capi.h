@@ -121,6 +121,15 @@ NDBG_EXPORT void ndbg_session_status(int32_t session, ndbg_status* status);
 // Tensors that an operator was given and could not read (device, layout, element type), since attach.
 NDBG_EXPORT uint64_t ndbg_session_skipped(int32_t session);
 
+// Health of a gradient from its norm alone (gradient_health.h). One object a series of norms; for one thread at a time.
+// Returns NULL without memory, which the others take for an object that knows nothing. Health is the name of one:
+// "unknown", "healthy", "vanishing", "exploding" or "nonfinite".
+typedef struct ndbg_gradient_norms ndbg_gradient_norms;
+NDBG_EXPORT ndbg_gradient_norms* ndbg_gradient_norms_create(void);
+NDBG_EXPORT void ndbg_gradient_norms_destroy(ndbg_gradient_norms* norms);
+NDBG_EXPORT const char* ndbg_gradient_norms_observe(ndbg_gradient_norms* norms, double norm);
+NDBG_EXPORT const char* ndbg_gradient_norms_classify(const ndbg_gradient_norms* norms, double norm);
+
 #ifdef __cplusplus
 }
 #endif
@@ -137,4 +146,6 @@ NDBG_EXPORT uint64_t ndbg_session_skipped(int32_t session);
 //     keeps a copy of value and the statistics of grad, right before optimizer.step
 //   parameter_after(Tensor value, Tensor slot) -> ()       PARAMETER record; does nothing without parameter_before
 //   gradient_norm(Tensor grad) -> float                    for the clipping flag; local shard
+// Defined in Python (ops.py): enter, which a compiled root leaves in its graph, and tap with its backward, which torch
+// before 2.11 needs for gradients inside of a graph.
 // None of them blocks, synchronises a device or raises on odd input: unsupported tensors are counted and skipped.

@@ -260,3 +260,25 @@ def test_structures_match_the_header() -> None:
             if name.strip()
         ]
         assert names == [field[0] for field in structure._fields_], c_name
+
+
+class UnreadableError(Exception):
+    """Has no message to print."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("shapes differ\nsecond line"), "ValueError: shapes differ"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+        (UnreadableError(), "UnreadableError: its message cannot be read"),
+    ],
+)
+def test_an_exception_that_leaves_the_block_is_announced_and_goes_on(error: BaseException, words: str) -> None:
+    with pytest.raises(type(error)), neuraldbg.attach(nn.Linear(2, 2), run="test") as session:
+        path = session.status().segment
+        raise error
+    assert [mark["text"] for mark in Segment(path).marks] == [f"the block ended by {words}"]

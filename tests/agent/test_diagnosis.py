@@ -11,6 +11,7 @@ from pathlib import Path
 import neuraldbg
 import pytest
 import torch
+from neuraldbg import client as client_module
 from neuraldbg import diagnosis
 
 MESSAGE = {
@@ -133,7 +134,7 @@ def test_before_the_first_step_there_is_nothing_to_start() -> None:
         ("echo 'no daemon answers at x' >&2; exit 4", "start neuraldbgd"),
         ("echo 'no such run' >&2; exit 4", "neuraldbgctl doctor"),
         ("echo 'NEURALDBG_ADDRESS: nonsense' >&2; exit 2", "correct the setting"),
-        ("echo nonsense; exit 0", "printed no diagnosis"),
+        ("echo nonsense; exit 0", "printed no JSON"),
         ("exec sleep 30", "did not answer"),
     ],
 )
@@ -141,8 +142,8 @@ def test_no_answer_is_never_healthy(script: str, word: str, tmp_path: Path, monk
     client = tmp_path / "neuraldbgctl"
     client.write_text(f"#!/bin/sh\n{script}\n")
     client.chmod(0o755)
-    monkeypatch.setattr(diagnosis.daemon, "binary", lambda name: str(client))
-    monkeypatch.setattr(diagnosis, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(client_module.daemon, "binary", lambda name: str(client))
+    monkeypatch.setattr(client_module, "_GRACE_SECONDS", 0.5)
     report = diagnosis.diagnose("x", 3, 0.5, "unix:/nonexistent", str(tmp_path))
     assert report.verdict == "INCOMPLETE_DATA" and report.error and report.advice and word in str(report)
 
@@ -152,9 +153,9 @@ def test_the_client_is_asked_for_the_last_step(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "message").write_text(json.dumps(MESSAGE))
     client.write_text(f'#!/bin/sh\necho "$@ $NEURALDBG_ADDRESS" >{tmp_path}/asked\ncat {tmp_path}/message\nexit 1\n')
     client.chmod(0o755)
-    monkeypatch.setattr(diagnosis.daemon, "binary", lambda name: str(client))
+    monkeypatch.setattr(client_module.daemon, "binary", lambda name: str(client))
     assert diagnosis.diagnose("x", 3, 10, "unix:/a", "/d").verdict == "FAULT"
-    assert (tmp_path / "asked").read_text().split() == ("diagnose x -o json --timeout 10 --wait-step 3 unix:/a".split())
+    assert (tmp_path / "asked").read_text().split() == ("diagnose x --timeout 10 --wait-step 3 -o json unix:/a".split())
 
 
 JOB = """
@@ -200,7 +201,7 @@ def test_the_names_of_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "message").write_text(json.dumps(MESSAGE))
     client.write_text(f"#!/bin/sh\ncat {tmp_path}/message\nexit 1\n")
     client.chmod(0o755)
-    monkeypatch.setattr(diagnosis.daemon, "binary", lambda name: str(client))
+    monkeypatch.setattr(client_module.daemon, "binary", lambda name: str(client))
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with neuraldbg.NeuralDbg(model, run="classic") as dbg:

@@ -1,31 +1,12 @@
-"""session.diagnose(): the Diagnosis message of the daemon as Python objects.
-
-neuraldbgctl is run as a subprocess, because gRPC and protobuf must not be loaded into a training process (libtorch
-exports protobuf symbols, and the two clash).
-"""
+"""session.diagnose(): the Diagnosis message of the daemon as Python objects."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
-import subprocess
 from typing import Any
 
-from neuraldbg import daemon
-
-# HEALTHY, FAULT, UNSURE or INCOMPLETE_DATA: the exit codes with which the client prints a diagnosis.
-_EXIT_CODES_WITH_DIAGNOSIS = (0, 1, 5)
-_GRACE_SECONDS = 5.0  # for the client itself to start and print, beyond the time that it may wait for the daemon
-_NO_DAEMON = "no daemon answers"  # as neuraldbgctl says it
-_DOCTOR = "run neuraldbgctl doctor: it checks shared memory, daemon and store one by one"
-# What to do about an exit code of neuraldbgctl that brings no diagnosis.
-_ADVICE = {
-    2: "correct the setting that is named",
-    3: 'start neuraldbgd (or attach with daemon="auto"), then run neuraldbgctl diagnose',
-    4: _DOCTOR,
-}
+from neuraldbg import client
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +75,14 @@ class Hypothesis:
     equivalents: tuple[str, ...]
     in_summary: bool  # worth printing: the daemon decides, for every printer alike
 
+    @property
+    def description(self) -> str:
+        """The summary, by the name that the original NeuralDBG gives it."""
+        return self.summary
+
+    def __str__(self) -> str:
+        return self.summary
+
 
 @dataclasses.dataclass(frozen=True)
 class Report:
@@ -125,7 +114,7 @@ class Report:
         unready = "" if self.warm or self.error else ", baselines not ready"
         lines = [f"Verdict  {self.verdict}  run {self.run}, {self.steps_seen} steps{unready}"]
         if self.error:
-            return "\n".join([*lines, f"Why      {self.error}", f"Next     {self.advice or _DOCTOR}"])
+            return "\n".join([*lines, f"Why      {self.error}", f"Next     {self.advice or client.DOCTOR}"])
         if self.step_consumed is False:
             lines.append("Missing  The last step did not arrive in time: this may not cover it.")
         for hypothesis in self.hypotheses:
@@ -163,34 +152,16 @@ def diagnose(run: str, step: int | None, timeout: float, address: str, data_dire
     It answers once it has consumed `step` or `timeout` seconds are over.
     """
     name = run.partition("@")[0]
-    client = daemon.binary("neuraldbgctl")
-    if client is None:
-        advice = "install neuraldbgd again, in this environment: neuraldbgctl comes with it"
-        return Report(name, "INCOMPLETE_DATA", error="neuraldbgctl is not installed", advice=advice)
-    command = [client, "diagnose", run, "-o", "json", "--timeout", f"{timeout:g}"]
+    question = ["diagnose", run, "--timeout", f"{timeout:g}"]
     if step is not None:
-        command += ["--wait-step", str(step)]
-    environment = os.environ | {"NEURALDBG_ADDRESS": address, "NEURALDBG_DATA_DIR": data_directory}
+        question += ["--wait-step", str(step)]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout + _GRACE_SECONDS,
-            env=environment,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Report(name, "INCOMPLETE_DATA", error=f"neuraldbgctl did not answer: {error}", advice=_DOCTOR)
-    if done.returncode not in _EXIT_CODES_WITH_DIAGNOSIS:
-        text = done.stderr.decode("utf-8", "replace").strip() or f"neuraldbgctl ended with {done.returncode}"
-        advice = _ADVICE[3] if _NO_DAEMON in text else _ADVICE.get(done.returncode, _DOCTOR)
-        return Report(name, "INCOMPLETE_DATA", error=" ".join(text.splitlines()), advice=advice)
-    try:
-        return parse(json.loads(done.stdout), run)
+        return parse(client.ask(question, timeout, address, data_directory), run)
+    except client.NoAnswerError as error:
+        return Report(name, "INCOMPLETE_DATA", error=str(error), advice=error.advice)
     except (ValueError, TypeError, AttributeError) as error:
-        advice = "install neuraldbgd again: its parts are of different releases"
-        return Report(name, "INCOMPLETE_DATA", error=f"neuraldbgctl printed no diagnosis: {error}", advice=advice)
+        why = f"neuraldbgctl printed no diagnosis: {error}"
+        return Report(name, "INCOMPLETE_DATA", error=why, advice=client.OTHER_RELEASE)
 
 
 def parse(message: dict[str, Any], run: str) -> Report:

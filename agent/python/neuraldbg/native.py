@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 LIBRARY_PATH = pathlib.Path(__file__).parent / "lib" / "libneuraldbg_agent.so"
 NO_SITE = 0xFFFFFFFF
@@ -154,6 +154,10 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
         "ndbg_session_end_step": (c_uint64, [c_int32, step]),
         "ndbg_session_step": (c_uint64, [c_int32]),
         "ndbg_session_status": (None, [c_int32, POINTER(Status)]),
+        "ndbg_gradient_norms_create": (c_void_p, []),
+        "ndbg_gradient_norms_destroy": (None, [c_void_p]),
+        "ndbg_gradient_norms_observe": (c_char_p, [c_void_p, c_double]),
+        "ndbg_gradient_norms_classify": (c_char_p, [c_void_p, c_double]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
@@ -249,3 +253,23 @@ class Segment:
         status = Status()
         self._library.ndbg_session_status(self._handle, ctypes.byref(status))
         return status
+
+
+class GradientNorms:
+    """A series of gradient norms that is judged as the daemon judges gradients (gradient_health.h). For one thread."""
+
+    def __init__(self) -> None:
+        self._library = _typed(ctypes.CDLL(str(LIBRARY_PATH)))
+        self._norms: int | None = self._library.ndbg_gradient_norms_create()
+
+    def __del__(self) -> None:
+        if getattr(self, "_norms", None):
+            self._library.ndbg_gradient_norms_destroy(self._norms)
+
+    def observe(self, norm: float) -> str:
+        """Health of the next step's norm, which enters into what is normal."""
+        return self._library.ndbg_gradient_norms_observe(self._norms, norm).decode()
+
+    def classify(self, norm: float) -> str:
+        """Health of a norm against what is normal so far."""
+        return self._library.ndbg_gradient_norms_classify(self._norms, norm).decode()

@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from neuraldbg import diagnosis
+from neuraldbg import client, diagnosis
 from neuraldbg.config import Config
 
 if TYPE_CHECKING:  # these load the native library, which may be missing
@@ -70,6 +70,8 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is not None:
+            self.mark(f"the block ended by {kind.__name__}: {_words_of(error)}")
         self.detach()
 
     @property
@@ -150,9 +152,25 @@ class Session:
                 " pass attach() the model that is trained",
             )
         remaining = max(0.0, timeout - (time.monotonic() - begin))
-        # Of this launch: the plain name means the newest run of it, which another job may have started since.
-        run = f"{self.run}@{self._launch}" if self._launch else self.run
-        return diagnosis.diagnose(run, step, remaining, self._config.address, str(self._config.data_directory))
+        return diagnosis.diagnose(self._name, step, remaining, self._config.address, str(self._config.data_directory))
+
+    def ask(self, verb: str, *arguments: str, timeout: float = 10) -> dict[str, Any]:
+        """What `neuraldbgctl VERB --run THIS ARGUMENTS` answers, as JSON. Raises client.NoAnswerError alone."""
+        question = [verb, "--run", self._name, *arguments]
+        return client.ask(question, timeout, self._config.address, str(self._config.data_directory))
+
+    @property
+    def _name(self) -> str:
+        """Of this launch: the plain name means the newest run of it, which another job may have started since."""
+        return f"{self.run}@{self._launch}" if self._launch else self.run
 
     def _complain(self, text: str) -> None:
         logger.warning("neuraldbg: %s", text)
+
+
+def _words_of(error: BaseException | None) -> str:
+    """The first line of an exception's message; a message of the user's own may raise itself."""
+    try:
+        return str(error).partition("\n")[0]
+    except Exception:
+        return "its message cannot be read"
