@@ -86,10 +86,12 @@ Table ToTable(const v1::ListRanksResponse& response) {
 }
 
 Table ToTable(const v1::ListSitesResponse& response) {
-  Table table({{"SITE"}, {"MODULE"}, {"PHASE"}, {"KIND"}, {"RECORDS", true}, {"LAST STEP", true}, {"STATE"}});
+  Table table(
+      {{"SITE"}, {"MODULE"}, {"PHASE"}, {"KIND"}, {"RECORDS", true}, {"LAST STEP", true}, {"STATE"}, {"LEVEL"}});
   for (const v1::Site& site : response.sites()) {
     table.AddRow({site.site(), site.module(), PhaseName(site.phase()), v1::Site::Kind_Name(site.kind()),
-                  FormatNumber(site.records()), absl::StrCat(site.last_step()), v1::Site::State_Name(site.state())});
+                  FormatNumber(site.records()), absl::StrCat(site.last_step()), v1::Site::State_Name(site.state()),
+                  site.level() == v1::Site::NO_LEVEL ? "-" : v1::Site::Level_Name(site.level())});
   }
   return table;
 }

@@ -241,6 +241,28 @@ v1::Diagnosis ToProto(const Diagnosis& diagnosis, const StoredRun& run, RunTopol
   return to;
 }
 
+namespace {
+
+// The agent writes a level for every site; only tensors of modules are reached in different ways.
+v1::Site::Level LevelOf(const SiteEntry& site) {
+  if (KindOfRole(site.role) != RecordKind::kTensor) return v1::Site::NO_LEVEL;
+  switch (site.level) {
+    case ObservationLevel::kFused:
+      return v1::Site::FUSED;
+    case ObservationLevel::kTap:
+      return v1::Site::TAP;
+    case ObservationLevel::kForwardOnly:
+      return v1::Site::FORWARD_ONLY;
+    case ObservationLevel::kEager:
+      return v1::Site::EAGER;
+    case ObservationLevel::kNotObserved:
+      break;
+  }
+  return v1::Site::NO_LEVEL;
+}
+
+}  // namespace
+
 v1::Site ToProto(const SiteEntry& site) {
   v1::Site to;
   to.set_site(site.name);
@@ -248,6 +270,7 @@ v1::Site ToProto(const SiteEntry& site) {
   to.set_phase(ToProto(site.phase));
   to.set_kind(ToProto(KindOfRole(site.role)));
   to.set_state(site.level == ObservationLevel::kNotObserved ? v1::Site::NOT_OBSERVED : v1::Site::SILENT);
+  to.set_level(LevelOf(site));
   return to;
 }
 

@@ -167,8 +167,10 @@ TEST_F(QueryTest, Json_OfRanksSitesSeriesAndEventsIsTheContract) {
                                      {"kind", "TENSOR"},
                                      {"records", 2 * kStepsStored},
                                      {"lastStep", kStepsStored - 1},
-                                     {"state", "REPORTING"}}));
+                                     {"state", "REPORTING"},
+                                     {"level", "FUSED"}}));
   EXPECT_EQ(sites["sites"][1]["state"], "NOT_OBSERVED");
+  EXPECT_EQ(sites["sites"][1]["level"], "NO_LEVEL");
   EXPECT_EQ(sites["sites"][5]["state"], "SILENT");
 
   const json events = json::parse(ToJson(*ListEvents(*reader_, kUser, ForRun<v1::ListEventsRequest>("gpt#1"))));
