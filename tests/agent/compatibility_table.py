@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.agent import rows_compile, rows_control_flow, rows_life, rows_modules, rows_numbers, rows_training
+from tests.agent import (
+    rows_backends,
+    rows_compile,
+    rows_control_flow,
+    rows_life,
+    rows_modules,
+    rows_numbers,
+    rows_training,
+)
 from tests.agent.rows import ROWS, Row
 
 __all__ = ["ROWS"]
 # Importing them fills ROWS; the page has them in this order.
-_MODULES = (rows_compile, rows_control_flow, rows_modules, rows_training, rows_life, rows_numbers)
+_MODULES = (rows_compile, rows_backends, rows_control_flow, rows_modules, rows_training, rows_life, rows_numbers)
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- begin rows -->", "<!-- end rows -->"
 _HEAD = "| {} | eager | compiled | |\n|---|---|---|---|"

@@ -8,6 +8,7 @@ from typing import Any
 import neuraldbg
 import pytest
 import torch
+from neuraldbg.release import OLD
 
 from tests.agent.conftest import Segment, forget_compiled, graphs
 from tests.agent.rows import Row, play
@@ -25,6 +26,8 @@ def test_records_of_all_forms_agree(attach: Any) -> None:
         {(segment.names[r["site"]], r["step"]): r["bits"] for r in segment.records if r["record"] == "TENSOR"}
         for segment in segments
     ]
+    if OLD:  # a tap in front of a module carries the gradient of this module's branch alone
+        values = [{key: bits for key, bits in each.items() if not key[0].endswith(":input.grad")} for each in values]
     assert values[0] and values[0] == values[1] == values[2]
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as functional
 from neuraldbg.graph import GraphError, ModuleGraph, trace_module_graph
+from neuraldbg.release import OLD
 from neuraldbg.sites import Role, clean_path
 from torch import Tensor, nn
 
@@ -156,40 +157,33 @@ def test_each_run_of_a_module_reports_for_itself(form: str, attach: Any) -> None
             assert record["sum_squares"] == pytest.approx(value, rel=1e-5), (step, site)
 
 
-class Meeting(nn.Module):
-    """Its pass begins, or ends, at its turn among the passes of other threads."""
+class Slow(nn.Module):
+    """Says that its pass began, and gives another one time to begin meanwhile."""
 
-    def __init__(self, begin: threading.Event, begun: threading.Event, end: threading.Event) -> None:
+    def __init__(self, begun: threading.Event, other_begun: threading.Event) -> None:
         super().__init__()
         self.leaf = nn.Linear(2, 2)
-        self.turn = begin, begun, end
+        self.events = begun, other_begun, threading.Event()
 
     def forward(self, x: Tensor) -> Tensor:
-        _, begun, end = self.turn
+        begun, other_begun, met = self.events
         begun.set()
-        assert end.wait(60)
+        if other_begun.wait(0.5):
+            met.set()
         return self.leaf(x)
 
 
-def test_passes_that_overlap_leave_compiling_switched_on() -> None:
-    first_begun, second_begun, first_over, always = (threading.Event() for _ in range(4))
-    always.set()
-
-    def trace(model: Meeting, over: threading.Event) -> None:
-        assert model.turn[0].wait(60)
-        graph_of(model, torch.ones(1, 2))
-        over.set()
-
-    # The second begins inside of the first and ends after it.
-    first = Meeting(always, first_begun, second_begun)
-    second = Meeting(first_begun, second_begun, first_over)
-    threads = [threading.Thread(target=trace, args=pair) for pair in ((first, first_over), (second, threading.Event()))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    model = nn.Linear(2, 2)
-    torch.compile(model, backend="aot_eager")(torch.ones(1, 2))
+@pytest.mark.skipif(OLD, reason="torch crashes by itself where two threads make fake tensors")
+def test_passes_of_threads_do_not_meet_and_leave_compiling_switched_on() -> None:
+    begun = threading.Event(), threading.Event()
+    models = Slow(begun[0], begun[1]), Slow(begun[1], threading.Event())
+    first = threading.Thread(target=graph_of, args=(models[0], torch.ones(1, 2)))
+    first.start()
+    assert begun[0].wait(60)
+    graph_of(models[1], torch.ones(1, 2))
+    first.join(60)
+    assert not models[0].events[2].is_set()
+    torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1, 2))
     assert graphs() == (1, 0)
 
 

@@ -17,6 +17,7 @@ from neuraldbg import self_test
 from neuraldbg.sites import Level
 
 from tests.agent.conftest import Segment, forget_compiled, graphs
+from tests.agent.rows import LEVELS
 from tests.agent.small_models import MODELS, batch, loss_of
 from tests.evaluate.daemon_process import ROOT
 
@@ -27,6 +28,7 @@ STEPS = 2
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process in which nothing was attached yet."""
     monkeypatch.setattr(self_test, "_known", None)
+    monkeypatch.setattr(self_test.hooks, "_taps", False)
 
 
 def train(attach: Any) -> tuple[list[torch.Tensor], tuple[int, int], Segment | None, str]:
@@ -64,12 +66,19 @@ def test_the_self_test_counts_its_records_and_leaves_no_trace(attach: Any) -> No
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    assert self_test.reached() == (Level.FUSED, "")
+    assert self_test.reached() is Level[LEVELS["compiled"].upper()]
     assert torch.equal(torch.rand(1), expected)
     assert graphs() == (0, 0)
     segment, level = require_untouched(attach)
-    assert level == "fused"
+    assert level == LEVELS["compiled"]
     assert {"ln:output", "ln:output.grad"} <= segment.planned()
+
+
+def test_the_level_is_said_in_one_line(attach: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "neuraldbg")
+    require_untouched(attach)
+    (line,) = [line for line in caplog.messages if "level" in line]
+    assert line == f"neuraldbg: 82 sites, level {LEVELS['compiled']}"
 
 
 def without_effects() -> None:
@@ -106,7 +115,7 @@ def test_operators_that_the_compiler_drops_are_noticed_and_named() -> None:
 def test_without_gradients_outputs_alone_are_observed(
     attach: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(self_test, "_count", lambda _directory: (1, 0))
+    monkeypatch.setattr(self_test, "_count", lambda _directory, _level: (1, 0))
     caplog.set_level(logging.WARNING, "neuraldbg")
     segment, level = require_untouched(attach)
     assert level == "forward_only"
@@ -122,7 +131,7 @@ def test_without_gradients_outputs_alone_are_observed(
 def test_a_self_test_that_raises_leaves_graphs_alone(
     attach: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(_directory: str) -> tuple[int, int]:
+    def broken(_directory: str, _level: Level) -> tuple[int, int]:
         raise RuntimeError("hooks are not traced\nsecond line")
 
     monkeypatch.setattr(self_test, "_count", broken)
@@ -133,7 +142,13 @@ def test_a_self_test_that_raises_leaves_graphs_alone(
     assert "RuntimeError: hooks are not traced;" in line.replace(")", ";", 1) and "second line" not in line
 
 
-def test_jobs_that_compile_nothing_are_not_asked(attach: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_test, "_count", lambda _directory: pytest.fail("an eager model was given a self-test"))
+@pytest.mark.parametrize(("release", "asked"), [((2, 13), 0), ((2, 10), 1), ((3, 0), 1)])
+def test_eager_jobs_are_asked_only_where_the_release_was_not_tried(
+    release: tuple[int, int], asked: int, attach: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(self_test.release, "RELEASE", release)
+    monkeypatch.setattr(self_test, "_count", lambda _directory, level: calls.append(level) or (1, 1))
     session = attach(MODELS["mlp"]())
     assert session.status().level == "eager"
+    assert len(calls) == asked

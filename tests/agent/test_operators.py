@@ -21,6 +21,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from neuraldbg import native, ops
+from neuraldbg.release import OLD
 
 from tests.agent.segment_probe import Probe
 
@@ -344,6 +345,7 @@ def test_unwritable_directory_is_one_sentence(tmp_path: Path) -> None:
         Probe(tmp_path / "missing")
 
 
+@pytest.mark.skipif(OLD, reason="takes no hook on a tensor inside of a graph")
 def test_compiled_graph_emits_what_eager_emits(probe: Probe) -> None:
     slots = [probe.slot(), probe.slot(phase=3)]
 

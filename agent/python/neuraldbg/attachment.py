@@ -69,8 +69,9 @@ class Attachment:
         self.loss = loss.LossWatch(sites, owner, self.steps.suspect_loss, lambda: self.steps.microbatches > 0)
         late = compiled.prepare(modules)
         compile_cache.keep_hits(self.segment.version)
+        self_test.at_attach()
         if self.observer.level is Level.FUSED or plan.wrapped:
-            self.observer.set_level(self_test.reached()[0])
+            self.observer.set_level(self_test.reached())
         self.observer.install()
         self.steps.add_parameters(parameter_names(plan.models))
         self.observer.parameter_count = len(self.steps.parameters)

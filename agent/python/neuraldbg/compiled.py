@@ -7,10 +7,8 @@ was compiled with them is discarded by Dynamo itself when hooks come or go. Code
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -57,32 +55,6 @@ def is_compiled(roots: Iterable[nn.Module]) -> bool:
         for root in roots
         for module in root.modules()
     )
-
-
-_uncompiled_lock = threading.Lock()
-_uncompiled_passes = 0
-_stance = contextlib.ExitStack()
-
-
-@contextlib.contextmanager
-def uncompiled() -> Iterator[None]:
-    """Compiled functions that are called inside run as they were written.
-
-    Torch keeps this setting for the whole process, so that threads that saved and restored it by turns could leave it
-    on for ever: the first that comes in switches, the last that leaves restores.
-    """
-    global _uncompiled_passes
-    with _uncompiled_lock:
-        if _uncompiled_passes == 0:
-            _stance.enter_context(torch.compiler.set_stance("force_eager"))
-        _uncompiled_passes += 1
-    try:
-        yield
-    finally:
-        with _uncompiled_lock:
-            _uncompiled_passes -= 1
-            if _uncompiled_passes == 0:
-                _stance.close()
 
 
 def recompiles() -> int:

@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import random
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -30,8 +31,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.checkpoint import CheckpointFunction
 
 from neuraldbg.batch import input_tensors
-from neuraldbg.compiled import uncompiled
 from neuraldbg.fake_clone import FakeClone, tensors_in
+from neuraldbg.release import OLD
 from neuraldbg.sites import Role
 
 Key = tuple[str, Role]  # (place, role); ("0", Role.BATCH) is the first model input
@@ -257,6 +258,12 @@ def place(path: str, call: int) -> str:
     return path if call == 0 else f"{path}#{call}"
 
 
+# Torch keeps its stance on compiling, and whether a dispatch mode is on, for the whole process. Two threads that saved
+# and restored them by turns would leave torch.compile switched off for good, in silence.
+_one_at_a_time = threading.Lock()
+_WAIT_SECONDS = 10.0  # default: a pass on fake tensors takes less, and a job must not stand still for its graph
+
+
 def trace_module_graph(
     root: nn.Module, paths: dict[nn.Module, str], args: tuple[Any, ...], kwargs: dict[str, Any], first_batch: int = 0
 ) -> ModuleGraph:
@@ -264,6 +271,19 @@ def trace_module_graph(
 
     Raises GraphError whatever goes wrong: user code runs here, on tensors without values.
     """
+    if OLD and threading.current_thread() is not threading.main_thread():
+        raise GraphError("this release of torch crashes where fake tensors are made in more than one thread")
+    if not _one_at_a_time.acquire(timeout=_WAIT_SECONDS):
+        raise GraphError("another thread takes the graph of its model all the time")
+    try:
+        return _trace(root, paths, args, kwargs, first_batch)
+    finally:
+        _one_at_a_time.release()
+
+
+def _trace(
+    root: nn.Module, paths: dict[nn.Module, str], args: tuple[Any, ...], kwargs: dict[str, Any], first_batch: int
+) -> ModuleGraph:
     graph = ModuleGraph()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
@@ -306,7 +326,7 @@ def _untouched_surroundings() -> Iterator[None]:
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
-            uncompiled(),
+            torch.compiler.set_stance("force_eager"),
             _disable_current_modes(),
             saved_tensors_hooks(_itself, _itself),
         ):

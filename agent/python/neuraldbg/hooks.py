@@ -99,32 +99,21 @@ def observable(value: Any) -> Tensor | None:
     return None
 
 
+@torch.compiler.assume_constant_result
 def _beside_training() -> bool:
-    """Whether this pass is none of the training's, and nothing of it is to be read or left in a graph."""
-    return _wrapped() or (torch.compiler.is_compiling() and _takes_no_hooks())
+    """Whether this pass is none of the training's, and nothing of it is to be read or left in a graph.
 
-
-@torch.compiler.assume_constant_result
-def _wrapped() -> bool:
-    """Whether a transform of torch.func or torch.jit.trace runs.
-
-    A transform wraps tensors, and knows no rule for an operator that returns nothing. While Dynamo traces through one
-    it is there as well, and graphs are guarded on it.
+    That is in a transform of torch.func, which wraps tensors and knows no rule for an operator that returns nothing
+    (while Dynamo traces through one it is there as well, and graphs are guarded on it); in torch.jit.trace and
+    torch.export, whose graphs are to run elsewhere; and in the body of a torch.cond, a while_loop or the like, which
+    takes neither effects nor hooks on tensors: the user's own call would raise.
     """
-    return _transform() is not None or _jit_trace() is not None
-
-
-@torch.compiler.assume_constant_result
-def _takes_no_hooks() -> bool:
-    """Whether torch.export traces, or Dynamo the body of a torch.cond, a while_loop or the like.
-
-    What is exported is to run elsewhere, without the agent. Such a body takes neither effects nor hooks on tensors: the
-    user's own call would raise.
-    """
-    if torch.compiler.is_exporting():
+    if _transform() is not None or _jit_trace() is not None or torch.compiler.is_exporting():
         return True
     translator = getattr(_tracing, "current_tx", None)
-    tracer = translator.output.current_tracer if translator is not None else None
+    if translator is None:
+        return False
+    tracer = translator.output.current_tracer
     while tracer is not None:
         if getattr(getattr(tracer, "source_target", None), "__name__", "") in _BRANCHES:
             return True
@@ -132,11 +121,54 @@ def _takes_no_hooks() -> bool:
     return False
 
 
-def _observe_with_gradient(tensor: Tensor, slot: Tensor, gradient_slot: Tensor | None) -> None:
+_taps = False  # whether gradients inside of graphs are reached by taps (self_test.py)
+
+
+def set_taps(used: bool) -> None:
+    """How graphs that are traced from now on reach gradients: by taps (ops.tap), or by hooks on their tensors."""
+    global _taps
+    _taps = used
+
+
+def _observe_with_gradient(tensor: Tensor, slot: Tensor, gradient_slot: Tensor | None, given: Any, whole: Any) -> Any:
+    """Observes `tensor`, which stands in `whole` (a module's input or output); what takes the place of `whole`, if any.
+
+    `given` is what a module made it from.
+    """
     # requires_grad is a constant of a trace: what changes it, a detach() or no_grad(), makes another graph anyway.
-    ops.observe(local_part(tensor), slot, tensor.requires_grad)
-    if gradient_slot is not None and tensor.requires_grad:
-        tensor.register_hook(lambda gradient: ops.observe(part_of(gradient), gradient_slot))
+    plain = type(tensor) is Tensor
+    ops.observe(tensor.detach() if plain else local_part(tensor), slot, tensor.requires_grad)
+    if gradient_slot is None or not tensor.requires_grad:
+        return None
+    if not _taps or not torch.compiler.is_compiling():
+        if plain:
+            tensor.register_hook(lambda gradient: ops.observe(gradient, gradient_slot))
+        else:
+            tensor.register_hook(lambda gradient: ops.observe(part_of(gradient), gradient_slot))
+        return None
+    if part_of(tensor) is not tensor:
+        return None  # there is no rule for how a tap is spread over a mesh
+    if any(tensor is one for one in input_tensors(given, {})):
+        return None  # changed in place: a copy would part what belongs together
+    return _replaced(whole, tensor, gradient_slot)
+
+
+def _replaced(whole: Any, tensor: Tensor, gradient_slot: Tensor) -> Any:
+    """`whole` with a tap in the place of `tensor`; None where its kind cannot be rebuilt."""
+    if whole is tensor:
+        return ops.tap(tensor, gradient_slot)
+    named = isinstance(whole, tuple) and hasattr(whole, "_make")
+    if not named and type(whole) not in (list, tuple, dict):
+        return None
+    items = list(whole.values() if isinstance(whole, dict) else whole)
+    for index, item in enumerate(items):
+        new = _replaced(item, tensor, gradient_slot)
+        if new is not None:
+            items[index] = new
+            if isinstance(whole, dict):
+                return dict(zip(whole, items, strict=True))
+            return type(whole)(*items) if named else type(whole)(items)
+    return None
 
 
 def _failed(module: nn.Module, error: Exception) -> None:
@@ -150,33 +182,38 @@ def _failed(module: nn.Module, error: Exception) -> None:
 class _OutputHook(_SharedHook):
     """Forward hook: the module's output and, through it, its gradient."""
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
         slots = module._neuraldbg
         if slots is None or slots.output is None or _beside_training():
-            return
+            return None
         try:
-            tensor = observable(output)
-            if tensor is not None:
-                _observe_with_gradient(tensor, slots.output, slots.gradient)
+            tensor = output if type(output) is Tensor else observable(output)
+            if tensor is not None and tensor.is_floating_point():
+                return _observe_with_gradient(tensor, slots.output, slots.gradient, args, output)
         except Exception as error:
             _failed(module, error)
+        return None
 
 
 class _InputHook(_SharedHook):
     """Forward pre-hook of modules whose input functional code computed."""
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
         slots = module._neuraldbg
         if slots is None or slots.input is None or _beside_training():
-            return
+            return None
         try:
-            tensor = observable(args)
+            tensor, whole = observable(args), args
             if tensor is None:
-                tensor = observable(kwargs)
+                tensor, whole = observable(kwargs), kwargs
             if tensor is not None:
-                _observe_with_gradient(tensor, slots.input, slots.input_gradient)
+                new = _observe_with_gradient(tensor, slots.input, slots.input_gradient, (), whole)
+                if new is None or kwargs is None:
+                    return new
+                return (new, kwargs) if whole is args else (args, new)
         except Exception as error:
             _failed(module, error)
+        return None
 
 
 class _RootHook(_SharedHook):
@@ -246,9 +283,8 @@ def run_beside_graphs() -> None:
         input_tensors,
         samples_in,
         _beside_training,
-        _wrapped,
-        _takes_no_hooks,
         _observe_with_gradient,
+        _replaced,
         local_part,
         part_of,
     ):

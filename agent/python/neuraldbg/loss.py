@@ -127,6 +127,8 @@ class LossWatch:
             value.register_hook(lambda _gradient: self._backward_begins(seen))
 
     def _backward_begins(self, seen: SeenLoss) -> None:
+        if torch.compiler.is_compiling():
+            return  # compiled autograd traces hooks, and would drop what this one does
         try:
             if not (self._announced or seen.recorded):
                 self._push(seen.value, seen.logits, seen.targets, seen.ignore_index, seen.kind, seen.reduction)

@@ -21,6 +21,7 @@ from neuraldbg.native import Segment
 from neuraldbg.optimizer import StepWatch
 from neuraldbg.ownership import Owner
 from neuraldbg.planning import Planner, equalize, is_leaf
+from neuraldbg.release import OLD
 from neuraldbg.shards import local_part
 from neuraldbg.sites import Level, Role, SiteTable, clean_path
 
@@ -64,6 +65,9 @@ class Observer:
     def install(self) -> None:
         """Announces leaf sites and registers the shared hooks."""
         for module, path in self.paths.items():
+            if isinstance(module, torch.jit.ScriptModule):
+                self._planner.announce_silent(module, path)
+                continue
             hooks.attach_slots(module)
             if is_leaf(module):
                 self._planner.observe(module, path, Role.OUTPUT)
@@ -79,7 +83,9 @@ class Observer:
             self._planner.give_up(list(self.paths))
 
     def _hook_input(self, module: nn.Module) -> None:
-        self._handles.append(module.register_forward_pre_hook(hooks.input_hook, with_kwargs=True))
+        self._handles.append(
+            module.register_forward_pre_hook(hooks.input_hook, with_kwargs=not OLD or self.level is Level.EAGER)
+        )
 
     def close(self) -> None:
         """Removes every hook and attribute. Dynamo's hook guards discard compiled code that held them."""
@@ -137,7 +143,7 @@ class Observer:
     def plan(self, root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], compiles: bool) -> None:
         """Takes the root's module graph from example inputs, real or fake, and announces what it shows."""
         if compiles and self._planner.level is Level.EAGER:
-            self._reach(Level.FUSED if torch.compiler.is_compiling() else self_test.reached()[0])
+            self._reach(self_test.reached_while_tracing() if torch.compiler.is_compiling() else self_test.reached())
         first_batch = len(self._planner.batch_sites)
         try:
             graph = trace_module_graph(root, self.paths, args, kwargs, first_batch)
@@ -174,6 +180,7 @@ class Observer:
         if not self._unplanned and not self._ready:
             self._ready = True
             self._segment.ready(self._exact, self._sites.planned(), self.parameter_count)
+            logger.info("neuraldbg: %d sites, level %s", self._sites.planned(), self.level.name.lower())
 
     def _modules_of(self, root: nn.Module) -> dict[str, nn.Module]:
         return {self.paths[module]: module for module in root.modules() if module in self.paths}
@@ -224,10 +231,18 @@ ops.set_enter_handler(_compiled_root_started)
 
 
 def module_paths(models: list[tuple[str, nn.Module]]) -> dict[nn.Module, str]:
-    """All modules with their paths, each once; the wrappers of torch.compile are none of the user's modules."""
+    """All modules with their paths, each once; the wrappers of torch.compile are none of the user's modules.
+
+    A ScriptModule is one, whatever it is made of: neither Python nor a hook gets inside.
+    """
     paths: dict[nn.Module, str] = {}
     for prefix, root in models:
+        scripts: list[str] = []
         for path, module in root.named_modules():
+            if any(path.startswith(f"{script}.") for script in scripts):
+                continue
+            if isinstance(module, torch.jit.ScriptModule):
+                scripts.append(path)
             if type(module).__name__ != "OptimizedModule":
                 paths.setdefault(module, ".".join(part for part in (prefix, clean_path(path)) if part))
     return paths

@@ -46,9 +46,40 @@ for _name in ("observe", "batch", "enter"):
     if not torch._C._dispatch_has_kernel_for_dispatch_key(_qualified, "Meta"):
         torch.library.register_fake(_qualified, lambda *_arguments: None, lib=_library)
 
+# The identity, whose gradient is observed on its way back: for releases of torch that take no hook on a tensor inside a
+# graph. A graph may not return a tensor as it came, so that each of the two costs a copy.
+_library.define("tap(Tensor x, Tensor slot) -> Tensor")
+_library.define("tapped(Tensor gradient, Tensor slot) -> Tensor")
+
+
+def _tap(x: torch.Tensor, _slot: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+def _tapped(gradient: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+    observe(gradient, slot)
+    return gradient.clone()
+
+
+for _name, _kernel in (("tap", _tap), ("tapped", _tapped)):
+    _library.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"neuraldbg::{_name}", lambda x, _slot: torch.empty_like(x), lib=_library)
+
+
+def _remember_slot(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
+    ctx.slot = inputs[1]
+
+
+def _tap_backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return _namespace.tapped.default(gradient, context.slot), None
+
+
+torch.library.register_autograd("neuraldbg::tap", _tap_backward, setup_context=_remember_slot, lib=_library)
+
 # Called as overloads, not through the packet: one dictionary look-up less per record, and no Python frame of ours that
 # Dynamo could take for one to compile.
 observe: Callable[..., None] = _namespace.observe.default
+tap: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _namespace.tap.default
 batch: Callable[[torch.Tensor, torch.Tensor], None] = _namespace.batch.default
 enter: Callable[[torch.Tensor, bool, Any], None] = _namespace.enter.default
 loss: Callable[..., None] = _namespace.loss.default

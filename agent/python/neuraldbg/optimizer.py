@@ -8,6 +8,7 @@ i % groups.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import time
@@ -175,9 +176,11 @@ class StepWatch:
         """
         trained = [one.value for one in self.parameters if one.value.requires_grad and one.value.device.type == "cpu"]
         for value in sorted(trained, key=lambda value: value.numel())[:_DIRTY_WATCHERS]:
-            self._handles.append(value.register_hook(lambda _gradient, value=value: self._check_cleared(value)))
+            self._handles.append(value.register_hook(functools.partial(self._check_cleared, value)))
 
-    def _check_cleared(self, value: nn.Parameter) -> None:
+    def _check_cleared(self, value: nn.Parameter, _gradient: torch.Tensor) -> None:
+        if torch.compiler.is_compiling():
+            return  # compiled autograd traces hooks: what follows would compile the pass anew in every step
         if self._ended > 0 and id(value) not in self._dirty_checked:
             self._dirty_checked.add(id(value))
             if value.grad is not None and not self._dirty:

@@ -54,6 +54,12 @@ class Planner:
         elif role is not Role.INPUT and slots.output is None:
             slots.output, slots.gradient = self._sites.slot(forward), gradient_slot
 
+    def announce_silent(self, module: nn.Module, path: str) -> None:
+        """Announces the output of a module that takes no hooks, so that the daemon names what is missing."""
+        if self._watch(path):
+            forward, _ = self._sites.add_activation(path, type(module).__name__, Role.OUTPUT, "", self.level)
+            self.observed.append((module, forward))
+
     def give_up(self, modules: list[nn.Module]) -> None:
         """No activation is observed any more; the sites stay, and say so."""
         self.level = Level.NOT_OBSERVED
