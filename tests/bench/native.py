@@ -1,6 +1,6 @@
-"""Runs the native benchmarks and writes their section. They print one JSON object a line: name, value, unit, goal.
+"""Runs a native benchmark and writes its section. It prints one JSON object a line: name, value, unit, goal.
 
-python -m tests.bench.native PROGRAM…
+python -m tests.bench.native SECTION TITLE PROGRAM
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ def figures(program: str) -> list[list[str]]:
     return [[entry["name"], f"{entry['value']:g}", entry["unit"], entry.get("goal", "")] for entry in entries]
 
 
-def main(programs: list[str]) -> int:
-    """Run all, write once."""
-    rows = [row for program in programs for row in figures(program)]
-    text = table(["what", "measured", "unit", "goal"], rows)
+def main(section: str, title: str, program: str) -> int:
+    """Run and write."""
+    text = table(["what", "measured", "unit", "goal"], figures(program))
     print(text)
-    write_section("native", "Ring", "./run bench", text)
+    write_section(section, title, "./run bench", text)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))
