@@ -87,8 +87,8 @@ Digest DigestOfLayout() {
   incident.causes.front().chain.resize(1);
   incident.Visit(shape);
   std::vector<std::string> lists;
-  for (const char* room : {"detect", "infer"}) {
-    for (const auto& entry : std::filesystem::directory_iterator(NEURALDBG_SOURCE_DIR "/daemon/" + std::string(room))) {
+  for (const char* room : {"daemon/detect", "daemon/infer", "shared/series"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(NEURALDBG_SOURCE_DIR "/" + std::string(room))) {
       if (entry.path().extension() == ".h" || entry.path().extension() == ".cc") {
         std::ranges::copy(FieldLists(Read(entry.path())), std::back_inserter(lists));
       }
