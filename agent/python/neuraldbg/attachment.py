@@ -25,6 +25,8 @@ from neuraldbg.sites import Level, SiteTable
 
 logger = logging.getLogger("neuraldbg")
 
+_HOOKLESS = "neuraldbg: %s takes no hooks; the first optimizer that steps the model's parameters counts the steps"
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -77,10 +79,12 @@ class Attachment:
         self.observer.parameter_count = len(self.steps.parameters)
         self.steps.set_scaler(plan.scaler)
         for optimizer in plan.optimizers:
-            self.steps.add_optimizer(optimizer)
-        self._adoption = (
-            None if plan.optimizers else register_optimizer_step_pre_hook(torch._dynamo.disable(self._adopt))
-        )
+            try:
+                self.steps.add_optimizer(optimizer)
+            except AttributeError:
+                logger.warning(_HOOKLESS, type(optimizer).__name__)
+        self._models = plan.models
+        self._adoption = register_optimizer_step_pre_hook(torch._dynamo.disable(self._adopt))
         loss.start_watching(self.loss)
         scaler.start_watching(self.steps)
         if late:
@@ -89,14 +93,22 @@ class Attachment:
             )
 
     def _adopt(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Without an optimizer argument, the first one that is called with parameters of the model counts the steps."""
-        if self._adoption is None or self.steps.watches(optimizer):
-            return
-        known = {id(watched.value) for watched in self.steps.parameters}
-        if any(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
-            self._adoption.remove()
-            self._adoption = None
-            self.steps.adopt(optimizer)
+        """Without an optimizer argument, the first one that is called with parameters of the model counts the steps.
+
+        Later another one may take its place, as where each epoch makes its own.
+        """
+        try:
+            if self.steps.watches(optimizer):
+                return
+            if self.steps.has_optimizer:
+                if self.steps.is_succeeded_by(optimizer):
+                    self.steps.succeed(optimizer)
+                return
+            known = {id(parameter) for _, model in self._models for parameter in model.parameters()}
+            if any(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
+                self.steps.adopt(optimizer)
+        except Exception:
+            logger.debug("neuraldbg: an optimizer could not be watched", exc_info=True)
 
     def _on_step_end(self) -> None:
         self.observer.finish_planning()

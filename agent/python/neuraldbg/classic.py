@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 import time
 from types import TracebackType
 from typing import Any
@@ -105,8 +106,9 @@ class NeuralDbg:
 
     def explain_failure(self, failure_type: str = "vanishing_gradients") -> list[Hypothesis]:
         """Hypotheses of one type of failure, best first. A type may also be a kind of docs/faults.md, or "any"."""
-        kinds = _KINDS.get(failure_type, {failure_type.upper()})
-        return [one for one in self.get_causal_hypotheses() if failure_type == "any" or one.kind in kinds]
+        word = str(failure_type).lower()
+        kinds = _KINDS.get(word, {word.upper()})
+        return [one for one in self.get_causal_hypotheses() if word == "any" or one.kind in kinds]
 
     def get_causal_hypotheses(self) -> list[Hypothesis]:
         """All hypotheses, best first."""
@@ -190,7 +192,7 @@ class NeuralDbg:
             "couplings": [[first.description, second.description] for first, second in self.detect_coupled_failures()],
             "first_failure_layer": {state: event.layer_name for state, event in first.items()},
             "first_failure_step": {state: event.step for state, event in first.items()},
-            "loss_history": [float(point["value"]) for one in series for point in one.get("points", ())],
+            "loss_history": [_json_number(point["value"]) for one in series for point in one.get("points", ())],
         }
         with open(package_path, "w", encoding="utf-8") as file:
             json.dump(package, file, indent=2)
@@ -222,6 +224,12 @@ def _event(message: dict[str, Any]) -> SemanticEvent:
         to_state=str(transition.get("to", "")),
         severity=str(message.get("severity", "")),
     )
+
+
+def _json_number(value: Any) -> float | str:
+    """JSON has no NaN and no infinity: they are words, as in all answers of the daemon."""
+    number = float(value)
+    return number if math.isfinite(number) else str(value)
 
 
 def _event_type(event: SemanticEvent) -> str:

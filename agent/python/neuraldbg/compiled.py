@@ -51,7 +51,9 @@ def prepare(modules: Iterable[nn.Module]) -> bool:
 def is_compiled(roots: Iterable[nn.Module]) -> bool:
     """Whether a model, or a part of it, goes through torch.compile as far as the modules themselves show."""
     return any(
-        type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None
+        type(module).__name__ == "OptimizedModule"
+        or module.__dict__.get("_compiled_call_impl") is not None
+        or hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable")
         for root in roots
         for module in root.modules()
     )

@@ -1,8 +1,9 @@
 """The loss: what log_loss announces, and functional losses seen between forward and backward without the call.
 
-torch.nn.functional's losses are wrapped while a session lives; loss modules go through them. Inside a compiled region
-the wrapper is transparent: it adds no graph and records nothing there. The first explicit log_loss ends this for the
-session. A loss counts for the sessions whose models computed it, or what it was computed from (ownership.py).
+torch.nn.functional's losses are tapped while a session lives (functional_losses.py); loss modules go through them.
+Inside a compiled region a tap is transparent: it adds no graph and records nothing there. The first explicit log_loss
+ends this for the session. A loss counts for the sessions whose models computed it, or what it was computed from
+(ownership.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from neuraldbg import ops, ownership
+from neuraldbg import functional_losses, ops, ownership
 from neuraldbg.shards import local_part
 from neuraldbg.sites import Phase, Role, Site, SiteTable
 
@@ -60,6 +61,7 @@ _FUNCTIONS = {
     "kl_div": LossKind.OTHER,
 }
 _IGNORE_INDEX = -100  # torch's default
+_TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 
 
 @dataclasses.dataclass
@@ -149,46 +151,38 @@ class LossWatch:
 
 
 _watches: weakref.WeakSet[LossWatch] = weakref.WeakSet()
-_originals: dict[str, Callable[..., Any]] = {}
+_tapped: list[functional_losses.TappedFunction] = []
 _running = threading.local()
 
 
 def start_watching(watch: LossWatch) -> None:
-    """Wraps the functional losses when the first session begins."""
-    if not _originals:
-        # Dynamo finds torch's functions by looking their names up once. It must do so before the names are ours.
-        with contextlib.suppress(Exception):
-            from torch._dynamo import trace_rules
-
-            trace_rules.get_torch_obj_rule_map()
+    """Taps the functional losses when the first session begins."""
+    if not _tapped:
         for name, kind in _FUNCTIONS.items():
-            _originals[name] = getattr(functional, name)
-            setattr(functional, name, _wrapped(_originals[name], kind))
+            tapped = functional_losses.tap(getattr(functional, name), functools.partial(_loss_called, kind=kind))
+            if tapped is not None:
+                _tapped.append(tapped)
     _watches.add(watch)
 
 
 def stop_watching(watch: LossWatch) -> None:
-    """Puts torch's own functions back when the last session ends."""
+    """Gives torch's functions their own code back when the last session ends."""
     _watches.discard(watch)
     if not _watches:
-        for name, original in _originals.items():
-            if getattr(getattr(functional, name), "__wrapped__", None) is original:
-                setattr(functional, name, original)
-        _originals.clear()
+        for tapped in _tapped:
+            tapped.restore()
+        _tapped.clear()
 
 
-def _wrapped(original: Callable[..., Any], kind: LossKind) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def loss_function(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        with _outermost() as outermost:
-            value = original(*args, **kwargs)
-        if outermost and isinstance(value, torch.Tensor) and value.requires_grad:
-            _report(value, args, kwargs, kind)
-        return value
-
-    return loss_function
+def _loss_called(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: LossKind) -> Any:
+    if torch.compiler.is_compiling():
+        return original(*args, **kwargs)
+    with _outermost() as outermost:
+        value = original(*args, **kwargs)
+    # Tensors of a tracer are no loss of anybody's.
+    if outermost and isinstance(value, torch.Tensor) and value.requires_grad and type(value).__name__ not in _TRACED:
+        _report(value, args, kwargs, kind)
+    return value
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ class Observer:
         for root in self._roots:
             slots = hooks.slots_of(root)
             if slots is not None:
-                slots.session, slots.token = self, torch.tensor([_register(self, root)])
+                slots.session, slots.token = self, ops.slot_tensor(_register(self, root))
             self._handles.append(root.register_forward_pre_hook(hooks.root_hook, with_kwargs=True, prepend=True))
             self._handles.append(root.register_forward_hook(hooks.root_output_hook))
         if self._planner.level is Level.NOT_OBSERVED:

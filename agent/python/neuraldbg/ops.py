@@ -76,6 +76,13 @@ def _tap_backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, N
 
 torch.library.register_autograd("neuraldbg::tap", _tap_backward, setup_context=_remember_slot, lib=_library)
 
+
+def slot_tensor(number: int) -> torch.Tensor:
+    """What the operators take for a site, wherever it is made: under inference_mode, say, or another default device."""
+    with torch.inference_mode(False):
+        return torch.tensor([number], dtype=torch.int64, device="cpu")
+
+
 # Called as overloads, not through the packet: one dictionary look-up less per record, and no Python frame of ours that
 # Dynamo could take for one to compile.
 observe: Callable[..., None] = _namespace.observe.default

@@ -12,6 +12,7 @@ import functools
 import logging
 import math
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,8 @@ class StepWatch:
         self._optimizers: list[torch.optim.Optimizer] = []
         self._group_sites: dict[tuple[int, int], Site] = {}
         self._handles: list[Any] = []
+        self._optimizer_handles: dict[int, list[Any]] = {}
+        self._strangers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # with no parameters of the first
         self._scaler: Any = None
         self.parameters: list[WatchedParameter] = []
         self.groups = 1
@@ -81,6 +84,8 @@ class StepWatch:
         """Announces (name, parameter, module path) once each; parameters that share storage form a tie group."""
         storages: dict[int, list[Site]] = {}
         for name, value, path in named:
+            if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+                continue  # it has no shape before the first pass
             part = shards.local_part(value)
             site = Site(name, Role.PARAMETER, Phase.PARAMETER, module=path, shape=tuple(part.shape))
             site.module_kind = shards.label(value)
@@ -104,7 +109,8 @@ class StepWatch:
         self._watch_clearing()
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Watches an optimizer's calls; the first one added counts the steps."""
+        """Watches an optimizer's calls; the first one added counts the steps. Raises where it takes no hooks."""
+        self._hook(optimizer)
         index = len(self._optimizers)
         self._optimizers.append(optimizer)
         by_id = {id(watched.value): watched for watched in self.parameters}
@@ -126,9 +132,40 @@ class StepWatch:
                     watched.optimizer = optimizer
                     watched.site.optimizer_group = position
                     self._sites.update(watched.site)
+
+    def _hook(self, optimizer: torch.optim.Optimizer) -> None:
         # Where the optimizer's step is compiled, these run between its graphs, with the values of that very step.
-        self._handles.append(optimizer.register_step_pre_hook(torch._dynamo.disable(self._before_step)))
-        self._handles.append(optimizer.register_step_post_hook(torch._dynamo.disable(self._after_step)))
+        self._optimizer_handles[id(optimizer)] = [
+            optimizer.register_step_pre_hook(torch._dynamo.disable(self._before_step)),
+            optimizer.register_step_post_hook(torch._dynamo.disable(self._after_step)),
+        ]
+
+    def is_succeeded_by(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer that counts the steps was left for this one, which is not watched.
+
+        It holds some of its parameters, and a forward pass ran since the last step. Where both step after each pass,
+        the first goes on counting.
+        """
+        if optimizer in self._strangers or not self._optimizers:
+            return False
+        counted = {id(value) for group in self._optimizers[0].param_groups for value in group["params"]}
+        if not any(id(value) in counted for group in optimizer.param_groups for value in group["params"]):
+            self._strangers.add(optimizer)
+            return False
+        return self.microbatches > 0
+
+    def succeed(self, optimizer: torch.optim.Optimizer) -> None:
+        """Lets an optimizer whose step() is just being called take the place of the one that counted the steps."""
+        left = self._optimizers[0]
+        self._hook(optimizer)
+        for handle in self._optimizer_handles.pop(id(left)):
+            handle.remove()
+        self._optimizers[0] = optimizer
+        for watched in self.parameters:
+            if watched.optimizer is left:
+                watched.optimizer = optimizer
+        self._segment.add_mark(self._segment.step(), f"another optimizer ({type(optimizer).__name__}) goes on")
+        self._before_step(optimizer, (), {})
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
         """Adds an optimizer whose step() is just being called, past its pre-hooks."""
@@ -150,9 +187,10 @@ class StepWatch:
 
     def close(self) -> None:
         """Takes all hooks off optimizers and parameters."""
-        for handle in self._handles:
+        for handle in [*self._handles, *(one for pair in self._optimizer_handles.values() for one in pair)]:
             handle.remove()
         self._handles.clear()
+        self._optimizer_handles.clear()
 
     # ---- forward and backward
 

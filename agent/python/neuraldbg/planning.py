@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from neuraldbg import batch, hooks
+from neuraldbg import batch, hooks, ops
 from neuraldbg.graph import Call, Key, ModuleGraph
 from neuraldbg.native import NO_GRADIENT, NO_SITE, Segment
 from neuraldbg.sites import ROLE_SUFFIX, Level, Phase, Role, Site, SiteTable, gradient_level
@@ -232,7 +232,7 @@ def _equalize_slots(
             gradients = any(getattr(slots, gradient) is not None for _, slots in present)
             for module, slots in present:
                 if getattr(slots, forward) is None:
-                    setattr(slots, forward, torch.tensor([-1]))
-                    setattr(slots, gradient, torch.tensor([-1]) if gradients else None)
+                    setattr(slots, forward, ops.slot_tensor(-1))
+                    setattr(slots, gradient, ops.slot_tensor(-1) if gradients else None)
                     if forward == "input":
                         hook_input(module)

@@ -8,6 +8,7 @@ model's own compilation needs.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import tempfile
@@ -35,7 +36,7 @@ class _Probe(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.leaf = nn.Linear(1, 1)
+        self.leaf = nn.Linear(1, 1, device="cpu")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.leaf(x * 2) + x
@@ -100,7 +101,11 @@ def _count(directory: str, level: Level) -> tuple[int, int]:
     )
     before = copy.deepcopy(counters)  # graphs of this test are none of the user's
     random = torch.get_rng_state()
+    stack = contextlib.ExitStack()
     try:
+        # The user's surroundings must not decide: this may run in the middle of an evaluation.
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
         probe = _Probe()
         sites = SiteTable(segment)
         slots = hooks.attach_slots(probe.leaf)
@@ -109,12 +114,12 @@ def _count(directory: str, level: Level) -> tuple[int, int]:
             slots.gradient = None
         probe.leaf.register_forward_hook(hooks.output_hook)
         hooks.attach_slots(probe)
-        with torch.enable_grad():
-            result = torch.compile(probe, backend="aot_eager", fullgraph=True)(torch.ones(1, 1))
-            forward = segment.status().attempts
-            result.sum().backward()
+        result = torch.compile(probe, backend="aot_eager", fullgraph=True)(torch.ones(1, 1, device="cpu"))
+        forward = segment.status().attempts
+        result.sum().backward()
         return forward, segment.status().attempts - forward
     finally:
+        stack.close()
         torch.set_rng_state(random)
         counters.clear()
         counters.update(before)

@@ -93,7 +93,7 @@ class Session:
             self._complain(f"log_loss: {type(error).__name__}: {error}")
 
     def mark(self, text: str) -> None:
-        """Announces a change (a new learning rate, another data set), so that it is not taken for a fault."""
+        """Announces a change (a new learning rate, another data set): evidence beside whatever is found then."""
         if self._attachment is not None:
             try:
                 segment = self._attachment.segment

@@ -14,6 +14,7 @@ import enum
 
 import torch
 
+from neuraldbg import ops
 from neuraldbg.native import NO_SITE, Segment, SiteRecord
 
 
@@ -260,7 +261,7 @@ class SiteTable:
 
     def slot(self, site: Site) -> torch.Tensor:
         """The tensor that the operators take for this site (rule 3: a tensor, never a Python number)."""
-        return torch.tensor([self._segment.slot(site.id) if site.id != NO_SITE else -1], dtype=torch.int64)
+        return ops.slot_tensor(self._segment.slot(site.id) if site.id != NO_SITE else -1)
 
     def planned(self) -> int:
         """Number of sites that report in a fully observed step."""
