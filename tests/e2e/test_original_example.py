@@ -61,5 +61,6 @@ def test_every_method_answers(
     assert transitions[: len(told["events"])] == [[step, where, to] for step, where, _, to in told["events"]]
     assert len(package["couplings"]) == told["couplings"]
     assert len(package["loss_history"]) == STEPS
+    assert any(isinstance(value, str) for value in package["loss_history"]) == (name != "vanishing")
     assert set(package["first_failure_step"].values()) <= set(range(ONSET, STEPS))
     assert "finished" not in package["first_failure_layer"]
