@@ -110,6 +110,44 @@ def test_steps_go_on_with_an_optimizer_that_takes_the_place_of_another(attach: A
         session.detach()
 
 
+class Around(torch.optim.Optimizer):
+    """Has another optimizer step inside of its own step."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+def test_an_optimizer_inside_of_another_counts_once(attach: Any) -> None:
+    model = nn.Linear(2, 2)
+    inner = torch.optim.SGD(model.parameters(), 0.1)
+    around = Around(inner)
+    session = attach(model, optimizer=inner)
+    for _ in range(6):
+        model(torch.ones(1, 2)).sum().backward()
+        around.step()
+        around.zero_grad()
+    assert session.status().step == 6
+    path = session.status().segment
+    session.detach()
+    assert len(Segment(path).marks) == 1
+
+
+def test_an_optimizer_that_was_left_comes_back(attach: Any) -> None:
+    model = nn.Linear(2, 2)
+    first, second = torch.optim.SGD(model.parameters(), 0.1), torch.optim.Adam(model.parameters())
+    session = attach(model)
+    for optimizer in (first, second, first, second):
+        for _ in range(5):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert session.status().step >= 18, "at most one step goes into the next at each return"
+
+
 def test_a_second_optimizer_of_other_parameters_counts_no_steps(attach: Any) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizers = [torch.optim.SGD(layer.parameters(), 0.1) for layer in model]

@@ -62,6 +62,7 @@ class StepWatch:
         self._handles: list[Any] = []
         self._optimizer_handles: dict[int, list[Any]] = {}
         self._strangers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # with no parameters of the first
+        self._left: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._scaler: Any = None
         self.parameters: list[WatchedParameter] = []
         self.groups = 1
@@ -143,8 +144,9 @@ class StepWatch:
     def is_succeeded_by(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer that counts the steps was left for this one, which is not watched.
 
-        It holds some of its parameters, and a forward pass ran since the last step. Where both step after each pass,
-        the first goes on counting.
+        It holds some of its parameters, and a forward pass ran since the last step: where both step after each pass,
+        the first goes on counting. One that was left itself comes back once it was called twice within a step, which is
+        not so where it runs inside of its successor (a wrapper).
         """
         if optimizer in self._strangers or not self._optimizers:
             return False
@@ -152,11 +154,13 @@ class StepWatch:
         if not any(id(value) in counted for group in optimizer.param_groups for value in group["params"]):
             self._strangers.add(optimizer)
             return False
-        return self.microbatches > 0
+        before, self._left[optimizer] = self._left.get(optimizer, self._ended), self._ended
+        return self.microbatches > 0 and before == self._ended
 
     def succeed(self, optimizer: torch.optim.Optimizer) -> None:
         """Lets an optimizer whose step() is just being called take the place of the one that counted the steps."""
         left = self._optimizers[0]
+        self._left[left] = -1  # whenever it was called last
         self._hook(optimizer)
         for handle in self._optimizer_handles.pop(id(left)):
             handle.remove()
