@@ -147,5 +147,5 @@ NDBG_EXPORT const char* ndbg_gradient_norms_classify(const ndbg_gradient_norms* 
 //   parameter_after(Tensor value, Tensor slot) -> ()       PARAMETER record; does nothing without parameter_before
 //   gradient_norm(Tensor grad) -> float                    for the clipping flag; local shard
 // Defined in Python (ops.py): enter, which a compiled root leaves in its graph, and tap with its backward, which torch
-// before 2.11 needs for gradients inside of a graph.
+// before 2.13 needs for gradients inside of a graph.
 // None of them blocks, synchronises a device or raises on odd input: unsupported tensors are counted and skipped.
